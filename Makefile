@@ -24,8 +24,8 @@ demo: build ## sort a large text natively and with 30 % of the memory it needs, 
 
 demo-spark: deps-build ## a cached k-means in a Spark cluster: what lies on huge pages, with each policy
 	@scripts/deps.sh jvm
-	$(CARGO) build --release -p hiroma-jvm
-	@jvm/demo
+	$(CARGO) build --release -p hiroma-spark-jni
+	@spark/demo
 
 test: deps ## everything that is tested, quick things first
 	@scripts/test.sh all
@@ -34,7 +34,7 @@ test-e2e: build ## real programs with a quarter of their memory
 	tests/e2e/run
 
 soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SCHEDULES, default 10 million)
-	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-10000000} $(CARGO) test --release -p hiroma-pager --lib model::schedules -- --nocapture
+	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-10000000} $(CARGO) test --release -p hiroma-far --lib model::schedules -- --nocapture
 
 test-strangers: build ## programs and behaviours of all kinds, natively and far, compared (installs what it runs)
 	tests/strangers/run --install
@@ -42,8 +42,8 @@ test-strangers: build ## programs and behaviours of all kinds, natively and far,
 
 test-jvm: deps-build ## the Spark plugin, with a stock Spark
 	@scripts/deps.sh jvm
-	$(CARGO) build --release -p hiroma-jvm
-	jvm/test
+	$(CARGO) build --release -p hiroma-spark-jni
+	spark/test
 
 test-vm: build ## kernels of distributions in QEMU
 	@scripts/deps.sh vm
@@ -55,10 +55,10 @@ bench: build ## the experiments, on this machine
 
 spark-jars: deps-build ## build the Spark plugin, as a Maven repository too, and the jobs of its experiments
 	@scripts/deps.sh jvm
-	$(CARGO) build --release -p hiroma-jvm
-	@jvm/cross
-	@jvm/bench/build
-	@jvm/publish
+	$(CARGO) build --release -p hiroma-spark-jni
+	@spark/cross
+	@spark/bench/build
+	@spark/publish
 
 bench-spark: build spark-jars ## the experiments on Spark's cached data, on this machine (as root)
 	$(RELEASE)/hiroma bench spark
@@ -104,4 +104,4 @@ release: deps-build ## archives of source and binaries with checksums, and a tag
 	@scripts/release.sh
 
 clean: ## remove what was built
-	rm -rf target build jvm/hiroma-spark/target jvm/bench/target
+	rm -rf target build spark/hiroma-spark/target spark/bench/target

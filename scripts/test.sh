@@ -134,7 +134,7 @@ lint() {
 		skip "links and paths in documents" "python3 is not installed"
 	fi
 	if command -v shellcheck >/dev/null 2>&1; then
-		single "shell scripts" shellcheck -x scripts/*.sh .ci/run jvm/common.sh jvm/test jvm/demo jvm/publish jvm/cross jvm/bench/build
+		single "shell scripts" shellcheck -x scripts/*.sh .ci/run spark/common.sh spark/test spark/demo spark/publish spark/cross spark/bench/build
 	fi
 }
 
@@ -153,11 +153,11 @@ room() {
 }
 
 # The pager's state against a model of the kernel.
-schedules() { "$cargo" test -q --release -p hiroma-pager --lib model::; }
+schedules() { "$cargo" test -q --release -p hiroma-far --lib model::; }
 
 # The lock and the bell with the threads in every order, by loom, which wants a build of its own.
 models() {
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom "$cargo" test -q --release -p hiroma-kernel --lib lock::models
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom "$cargo" test -q --release -p hiroma-sys --lib lock::models
 }
 
 everything() {
@@ -180,7 +180,7 @@ everything() {
 	else
 		skip "end to end" "there is no release build"
 	fi
-	suite "the Spark plugin, with a stock Spark" jvm/test
+	suite "the Spark plugin, with a stock Spark" spark/test
 	# Emulated processors take a quarter of an hour for each kernel: `make test-vm`, or HIROMA_TEST_VM=1 here.
 	if [ "${HIROMA_TEST_VM:-0}" = 0 ]; then
 		skip "kernels in virtual machines" "they take long; make test-vm runs them"

@@ -4,4 +4,4 @@
 
 use libfuzzer_sys::fuzz_target;
 
-fuzz_target!(|tape: &[u8]| hiroma_pager::model::fuzz(tape));
+fuzz_target!(|tape: &[u8]| hiroma_far::model::fuzz(tape));

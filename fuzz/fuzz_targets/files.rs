@@ -4,9 +4,9 @@
 
 use std::path::Path;
 
-use hiroma_simlab::settings::Settings;
-use hiroma_simlab::sweep::Plan;
-use hiroma_simlab::trace::Trace;
+use hiroma_sim_lab::settings::Settings;
+use hiroma_sim_lab::sweep::Plan;
+use hiroma_sim_lab::trace::Trace;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

@@ -2,7 +2,7 @@
 //! than it is given.
 #![no_main]
 
-use hiroma_wire::{
+use hiroma_far_wire::{
     ClientEvent, ClientSession, HEADER_BYTES, Header, Key, Kind, Message, Purpose, ServerEvent, ServerSession, SessionToken,
 };
 use libfuzzer_sys::fuzz_target;

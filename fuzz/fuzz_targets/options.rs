@@ -2,8 +2,8 @@
 //! children.
 #![no_main]
 
-use hiroma_pager::Config;
-use hiroma_pager::config::{BlockSize, StoreSpec, parse_local, parse_stores};
+use hiroma_far::Config;
+use hiroma_far::config::{BlockSize, StoreSpec, parse_local, parse_stores};
 use hiroma_units::{Bytes, SizeSpec};
 use libfuzzer_sys::fuzz_target;
 

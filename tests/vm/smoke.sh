@@ -289,7 +289,7 @@ nfs_up() {
 	grep nfs4 /proc/mounts
 }
 
-# What comes over NFS is put down to its mount, and counts as what fills the cache.
+# What comes over NFS is attributed to its mount, and counts as what fills the cache.
 quiet_nfs() {
 	local code=0 reader
 	nfs_up || return 1

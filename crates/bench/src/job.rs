@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use hiroma_pager::config::Config;
+use hiroma_far::config::Config;
 use serde::{Deserialize, Serialize};
 
 /// One task for a child process.

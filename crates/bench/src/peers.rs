@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
-use hiroma_kernel::host::cgroup::memory_controller;
+use hiroma_sys::host::cgroup::memory_controller;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::undo::{Guard, Undo};

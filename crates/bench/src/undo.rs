@@ -10,8 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use hiroma_kernel::hot::target::started_at;
-use hiroma_kernel::quiet::affinity;
+use hiroma_sys::hot::target::started_at;
+use hiroma_sys::quiet::affinity;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process_group, test_kill_process};
 use serde::{Deserialize, Serialize};

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hiroma_kernel::workload::Region;
+use hiroma_far::Pager;
+use hiroma_far::control::Counter;
 use hiroma_memload::content::{self, Random};
-use hiroma_pager::Pager;
-use hiroma_pager::control::Counter;
+use hiroma_sys::workload::Region;
 use hiroma_units::PAGE;
 
 use super::job::{FarUse, Job, Latency, Memory, Outcome, Task};
@@ -25,7 +25,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
     // Without its parent, a measuring process is useless.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &job.cgroup {
-        hiroma_kernel::host::cgroup::enter(cgroup)?;
+        hiroma_sys::host::cgroup::enter(cgroup)?;
     }
     let outcome = match &job.task {
         Task::Program { argv } => {

@@ -1,8 +1,8 @@
 //! Errors of the library, as errno and as a message.
 
+use hiroma_far::PagerError;
+use hiroma_far::config::ConfigError;
 use hiroma_hot::service::client::ClientError;
-use hiroma_pager::PagerError;
-use hiroma_pager::config::ConfigError;
 
 /// Why a call failed. The message states a remedy; C programs test the errno.
 #[derive(Debug, thiserror::Error)]

@@ -14,8 +14,8 @@ use std::mem::{offset_of, size_of};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{process, ptr, slice};
 
-use hiroma_pager::Advice;
-use hiroma_pager::control::Counter;
+use hiroma_far::Advice;
+use hiroma_far::control::Counter;
 
 use crate::error::{CapiError, explain};
 use crate::options::Request;
@@ -57,7 +57,7 @@ macro_rules! stats {
             $(pub $added: u64,)*
         }
 
-        fn stats_of(snapshot: &hiroma_pager::control::Snapshot) -> hiroma_stats {
+        fn stats_of(snapshot: &hiroma_far::control::Snapshot) -> hiroma_stats {
             let quantile = |share| snapshot.latency_quantile(share).map_or(0, |nanos| nanos.0);
             hiroma_stats {
                 size: size_of::<hiroma_stats>(),

@@ -1,6 +1,6 @@
 //! `libhiroma.so`: far memory for programs that use it explicitly (`include/hiroma.h`).
 //!
-//! A thin layer over the pager: options become a [`hiroma_pager::config::Config`], regions become
+//! A thin layer over the pager: options become a [`hiroma_far::config::Config`], regions become
 //! stretches of the arena, and each region is divided by a [`heap::Heap`]. [`hot`] is the part for
 //! huge pages (`include/hps.h`). Unsafe code is in the exports and in the state that a signal
 //! handler uses; nothing unwinds out of it.

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use hiroma_kernel::host::memory::Limits;
-use hiroma_pager::config::{
+use hiroma_far::config::{
     Allocation, CONFIG_ENV, Config, ConfigError, PathChoice, ReplacementKind, parse_local,
     parse_stores,
 };
+use hiroma_sys::host::memory::Limits;
 use hiroma_units::Bytes;
 
 use crate::error::CapiError;
@@ -170,7 +170,7 @@ fn whole_memory() -> Result<Bytes, CapiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hiroma_pager::config::BlockSize;
+    use hiroma_far::config::BlockSize;
 
     #[test]
     fn options_reach_the_configuration() {

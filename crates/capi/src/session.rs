@@ -11,9 +11,9 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use hiroma_pager::config::Config;
-use hiroma_pager::control::Snapshot;
-use hiroma_pager::{Advice, Pager};
+use hiroma_far::config::Config;
+use hiroma_far::control::Snapshot;
+use hiroma_far::{Advice, Pager};
 use hiroma_units::{EXTENT, PAGE};
 
 use crate::error::CapiError;

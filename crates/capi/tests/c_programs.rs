@@ -11,7 +11,7 @@ use std::process::Command;
 use compiling::{C99, clean, compile, header, lib_dir, library, root, succeed};
 use hiroma::export::{OPTIONS_FIELDS, STATS_COUNTERS, STATS_FIELDS, hiroma_options, hiroma_stats};
 use hiroma::hot::export as hot;
-use hiroma_pager::control::Counter;
+use hiroma_far::control::Counter;
 use tempfile::TempDir;
 
 #[test]

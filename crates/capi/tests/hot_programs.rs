@@ -2,7 +2,7 @@
 //! the daemon's tracker finds.
 
 mod compiling;
-#[path = "../../kernel/tests/support/pool.rs"]
+#[path = "../../sys/tests/support/pool.rs"]
 mod pool;
 #[path = "../../hot/tests/support/mod.rs"]
 mod support;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use hiroma_command::show;
-use hiroma_pager::control::{ControlPage, Counter, Snapshot};
+use hiroma_far::control::{ControlPage, Counter, Snapshot};
 use hiroma_units::{Bytes, SizeSpec};
 use serde_json::Value;
 

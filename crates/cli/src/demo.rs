@@ -41,7 +41,7 @@ pub struct Args {
 /// Bytes of the text, the results and the temporary copies, per line.
 const DISK_BYTES_PER_LINE: u64 = 40;
 /// Smallest local limit that `hiroma run` accepts.
-const LOCAL_MIN: u64 = hiroma_pager::LOCAL_MIN.0;
+const LOCAL_MIN: u64 = hiroma_far::LOCAL_MIN.0;
 
 /// Runs the demonstration.
 pub fn main(args: Args) -> Result<ExitCode> {

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use hiroma_kernel::cpu;
-use hiroma_pager::config::PathChoice;
+use hiroma_far::config::PathChoice;
+use hiroma_sys::cpu;
 use hiroma_units::Bytes;
 use rustix::fs::{OFlags, statvfs};
 use rustix::process::{Resource, getrlimit};
@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::rights::{self, ALLOW_NOW, KernelVersion, sysctl};
 use crate::run::find_preload;
-use hiroma_kernel::host::memory::Limits;
+use hiroma_sys::host::memory::Limits;
 
 /// Check what this machine allows, and print how to fix what is missing.
 ///

@@ -6,8 +6,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hiroma_kernel::host::proc;
-use hiroma_pager::config::{CONFIG_ENV, Config};
+use hiroma_far::config::{CONFIG_ENV, Config};
+use hiroma_sys::host::proc;
 
 /// Whether process `pid` exists and is more than a zombie that waits to be reaped.
 pub fn is_alive(pid: u32) -> bool {

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use hiroma_kernel::uffd::{self, Features, UffdError};
-use hiroma_pager::config::PathChoice;
+use hiroma_far::config::PathChoice;
+use hiroma_sys::uffd::{self, Features, UffdError};
 
 /// Commands that allow a user to use userfaultfd: until the next boot, and permanently.
 pub const ALLOW_NOW: &str = "sudo sysctl -w vm.unprivileged_userfaultfd=1";

@@ -62,7 +62,7 @@ pub fn parents(uid: u32) -> Vec<PathBuf> {
 
 /// Makes `path`, or accepts it if it is a directory of this user that no other user can enter.
 fn private_dir(path: &Path) -> Result<()> {
-    hiroma_kernel::private::private_dir(path)
+    hiroma_sys::private::private_dir(path)
         .with_context(|| format!("cannot use the directory {} for control pages", path.display()))
 }
 

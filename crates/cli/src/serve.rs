@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use hiroma_command::{refuse, show};
-use hiroma_kernel::host::memory::Limits;
-use hiroma_server::{Log, ServeOptions, ServerStats, serve};
+use hiroma_far_server::{Log, ServeOptions, ServerStats, serve};
+use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::process::Command;
 
-use hiroma_policylab::{Costs, Trace, policies::Kind};
+use hiroma_far_lab::{Costs, Trace, policies::Kind};
 
 /// Records `sort` of `lines` lines.
 fn record(tool: &str, lines: usize, dir: &Path) -> Trace {

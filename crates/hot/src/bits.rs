@@ -2,7 +2,7 @@
 //!
 //! The loops are plain so that the compiler vectorizes them wherever they are inlined.
 
-pub use hiroma_kernel::hot::pagemap::PageBits;
+pub use hiroma_sys::hot::pagemap::PageBits;
 
 /// No page.
 pub const NONE: PageBits = [0; 8];

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use hiroma_kernel::vector::{self, Wide};
 use hiroma_policy::huge::{Change, KEPT_WINDOWS, Usual};
+use hiroma_sys::vector::{self, Wide};
 
 use crate::bits::{self, PageBits};
 use crate::counts::Counts;

@@ -1,7 +1,7 @@
 //! Where a process's own memory is, divided into 2 MiB ranges.
 
-use hiroma_kernel::hot::maps::Vma;
-use hiroma_kernel::hot::target::Span;
+use hiroma_sys::hot::maps::Vma;
+use hiroma_sys::hot::target::Span;
 use hiroma_units::{EXTENT, PAGE};
 
 use crate::bits::{self, PageBits};

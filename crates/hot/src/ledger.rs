@@ -11,9 +11,9 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use hiroma_kernel::hot::target;
-use hiroma_kernel::private::private_dir;
 use hiroma_policy::huge::{Decision, Reason};
+use hiroma_sys::hot::target;
+use hiroma_sys::private::private_dir;
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::io;
 
-use hiroma_kernel::hot::target::{Advice, Span, Target};
-use hiroma_kernel::vm::{Access, Reservation};
+use hiroma_sys::hot::target::{Advice, Span, Target};
+use hiroma_sys::vm::{Access, Reservation};
 use hiroma_units::{EXTENT, PAGE};
 
 /// Order of a 2 MiB block in `/proc/buddyinfo`.
@@ -93,7 +93,7 @@ pub fn collapse_refused() -> Option<String> {
 
 fn collapse_own() -> io::Result<()> {
     let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
-    hiroma_kernel::vm::zero(memory.base(), PAGE);
+    hiroma_sys::vm::zero(memory.base(), PAGE);
     let ourselves = Target::open(std::process::id())?;
     ourselves
         .advise(&[Span { start: memory.base() as u64, len: EXTENT as u64 }], Advice::Collapse)

@@ -1,9 +1,9 @@
 //! Makes the memory of huge pages ready before ranges are collapsed into them, while that helps
 //! ([`hiroma_policy::huge::warm`]).
 
-use hiroma_kernel::hugearena::SparePage;
-use hiroma_kernel::notify::monotonic_ns;
 use hiroma_policy::huge::Warming;
+use hiroma_sys::hugearena::SparePage;
+use hiroma_sys::notify::monotonic_ns;
 
 /// The state for one process. No method allocates from the heap or takes a lock: it may be used in
 /// a signal handler.

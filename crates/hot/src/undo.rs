@@ -1,6 +1,6 @@
 //! Splits what an earlier manager made huge.
 
-use hiroma_kernel::hot::target::{Advice, Span, Target};
+use hiroma_sys::hot::target::{Advice, Span, Target};
 use hiroma_units::PAGE;
 
 use crate::error::HotError;

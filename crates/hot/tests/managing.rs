@@ -10,9 +10,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hiroma_hot::{Backend, Engine, HotError, LedgerDir, Options, State};
-use hiroma_kernel::vm::{Access, Reservation, touch};
-use hiroma_kernel::workload::Region;
 use hiroma_policy::huge::{Settings, Window};
+use hiroma_sys::vm::{Access, Reservation, touch};
+use hiroma_sys::workload::Region;
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
 const LIMIT: Duration = Duration::from_secs(60);

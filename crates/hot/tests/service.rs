@@ -141,7 +141,7 @@ fn who_may_register_whom() {
     let other = Sleeper::start();
     let theirs = Registration { pid: other.0.id(), ..wish() };
     // Another process of the same user, without a signal: it would not know what the signal means.
-    let signal = hiroma_kernel::notify::realtime_signals().0 + 3;
+    let signal = hiroma_sys::notify::realtime_signals().0 + 3;
     assert_eq!(refused(&register(&Registration { signal, ..theirs }).unwrap_err()), Errno::PERM);
     let first = register(&theirs).unwrap();
     assert_eq!(refused(&register(&theirs).unwrap_err()), Errno::BUSY);

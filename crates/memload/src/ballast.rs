@@ -11,8 +11,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use hiroma_kernel::host::memory;
-use hiroma_kernel::workload::Region;
+use hiroma_sys::host::memory;
+use hiroma_sys::workload::Region;
 use hiroma_units::Bytes;
 
 /// Number of bytes that are released at a time.

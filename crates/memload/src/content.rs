@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use hiroma_kernel::workload::Region;
+use hiroma_sys::workload::Region;
 use hiroma_units::PAGE;
 
 const PAGE_WORDS: usize = PAGE / 8;

@@ -8,80 +8,106 @@ use std::path::{Path, PathBuf};
 const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("units", &[]),
     ("policy", &[]),
-    ("policylab", &[]),
-    ("wire", &["policy"]),
-    ("kernel", &["policy", "wire"]),
-    ("pager", &[]),
-    ("server", &["policy", "pager"]),
-    ("hot", &["wire", "pager", "server"]),
-    ("report", &["policy", "wire", "kernel", "pager", "server", "hot"]),
-    ("quiet", &["wire", "pager", "server", "hot"]),
-    ("sim", &["wire", "kernel", "pager", "server", "hot", "report", "quiet"]),
-    ("simlab", &["wire", "kernel", "pager", "server", "hot", "quiet"]),
-    ("memload", &["policy", "wire", "pager", "server", "hot", "report", "quiet", "sim", "simlab"]),
+    ("far-lab", &[]),
+    ("far-wire", &["policy"]),
+    ("sys", &["policy", "far-wire"]),
+    ("far", &[]),
+    ("far-server", &["policy", "far"]),
+    ("hot", &["far-wire", "far", "far-server"]),
+    ("report", &["policy", "far-wire", "sys", "far", "far-server", "hot"]),
+    ("quiet", &["far-wire", "far", "far-server", "hot"]),
+    ("sim", &["far-wire", "sys", "far", "far-server", "hot", "report", "quiet"]),
+    ("sim-lab", &["far-wire", "sys", "far", "far-server", "hot", "quiet"]),
+    (
+        "memload",
+        &["policy", "far-wire", "far", "far-server", "hot", "report", "quiet", "sim", "sim-lab"],
+    ),
     (
         "testkit",
         &[
             "units",
             "policy",
-            "policylab",
-            "wire",
-            "kernel",
-            "pager",
-            "server",
+            "far-lab",
+            "far-wire",
+            "sys",
+            "far",
+            "far-server",
             "hot",
             "report",
             "quiet",
             "sim",
-            "simlab",
+            "sim-lab",
             "memload",
         ],
     ),
     (
         "command",
         &[
-            "policy", "wire", "kernel", "pager", "server", "hot", "quiet", "sim", "simlab",
+            "policy",
+            "far-wire",
+            "sys",
+            "far",
+            "far-server",
+            "hot",
+            "quiet",
+            "sim",
+            "sim-lab",
             "memload",
         ],
     ),
-    ("capi", &["policy", "wire", "server", "report", "sim", "simlab"]),
-    ("preload", &["policy", "wire", "server", "report", "sim", "simlab", "capi"]),
+    ("capi", &["policy", "far-wire", "far-server", "report", "sim", "sim-lab"]),
+    ("preload", &["policy", "far-wire", "far-server", "report", "sim", "sim-lab", "capi"]),
     (
         "quiet-preload",
         &[
-            "units", "policy", "wire", "kernel", "pager", "server", "hot", "report", "quiet",
-            "sim", "simlab", "memload", "capi", "preload",
-        ],
-    ),
-    (
-        "jvm",
-        &[
             "units",
             "policy",
-            "wire",
-            "kernel",
-            "pager",
-            "server",
+            "far-wire",
+            "sys",
+            "far",
+            "far-server",
             "hot",
             "report",
             "quiet",
             "sim",
-            "simlab",
+            "sim-lab",
+            "memload",
+            "capi",
+            "preload",
+        ],
+    ),
+    (
+        "spark-jni",
+        &[
+            "units",
+            "policy",
+            "far-wire",
+            "sys",
+            "far",
+            "far-server",
+            "hot",
+            "report",
+            "quiet",
+            "sim",
+            "sim-lab",
             "memload",
             "capi",
             "preload",
             "quiet-preload",
         ],
     ),
-    ("cli", &["capi", "preload", "quiet-preload", "jvm"]),
-    ("bench", &["server", "sim", "simlab", "capi", "preload", "quiet-preload", "jvm", "cli"]),
+    ("cli", &["capi", "preload", "quiet-preload", "spark-jni"]),
+    (
+        "bench",
+        &["far-server", "sim", "sim-lab", "capi", "preload", "quiet-preload", "spark-jni", "cli"],
+    ),
 ];
 
 /// Crates without IO, clocks and threads.
-const PURE: &[&str] = &["units", "policy", "policylab", "wire", "sim"];
+const PURE: &[&str] = &["units", "policy", "far-lab", "far-wire", "sim"];
 
 /// Crates that may contain unsafe code, and only in modules with `#![allow(unsafe_code)]`.
-const MAY_BE_UNSAFE: &[&str] = &["kernel", "capi", "preload", "quiet-preload", "jvm"];
+const MAY_BE_UNSAFE: &[&str] = &["sys", "capi", "preload", "quiet-preload", "spark-jni"];
 
 const IMPURE: &[&str] = &[
     "Instant",
@@ -341,6 +367,6 @@ fn these_checks_see_what_they_look_for() {
         assert!(uses(&bad, word), "{word} in {bad}");
     }
     let manifest = "[dependencies]\nhiroma-units.workspace = true\nserde = \"1\"\n[dev-dependencies]\nhiroma-cli = { path = \"x\" }\n\
-        [target.'cfg(unix)'.dependencies]\nhiroma-kernel = { path = \"y\" }\n[dependencies.hiroma-wire]\npath = \"z\"\n";
-    assert_eq!(dependencies(manifest), ["units", "kernel", "wire"]);
+        [target.'cfg(unix)'.dependencies]\nhiroma-sys = { path = \"y\" }\n[dependencies.hiroma-far-wire]\npath = \"z\"\n";
+    assert_eq!(dependencies(manifest), ["units", "sys", "far-wire"]);
 }

@@ -21,7 +21,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
-use hiroma_pager::config::{CONFIG_ENV, EXECUTED_FILE};
+use hiroma_far::config::{CONFIG_ENV, EXECUTED_FILE};
 
 use crate::sys::Errno;
 use crate::{export_limits, runtime, sys};

@@ -5,7 +5,7 @@
 use std::ffi::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use hiroma_pager::Pager;
+use hiroma_far::Pager;
 use hiroma_units::PAGE;
 
 use crate::export_mmap::{Outcome, arena, everywhere, far_or_unreachable, managed, status};

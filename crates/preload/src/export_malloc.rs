@@ -7,7 +7,7 @@
 use std::ffi::{CStr, c_int, c_void};
 use std::{mem, ptr};
 
-use hiroma_pager::control::Counter;
+use hiroma_far::control::Counter;
 use libmimalloc_sys as mi;
 
 use crate::heap::{self, ALIGN_MIN};

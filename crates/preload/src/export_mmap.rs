@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hiroma_pager::{Advice, Pager, PagerError};
+use hiroma_far::{Advice, Pager, PagerError};
 use hiroma_units::{Bytes, PAGE};
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
@@ -92,7 +92,7 @@ impl Hints {
     fn granted(&self, wanted: usize, got: usize, len: usize) {
         if wanted == got && !self.told.swap(true, Relaxed) {
             let _scope = scope::internal_scope();
-            hiroma_pager::fatal::warn(&format!(
+            hiroma_far::fatal::warn(&format!(
                 "the program takes {} of address space where it wants it and nowhere else (Java's ZGC does): what it keeps there is not far and not in --local",
                 Bytes(len as u64)
             ));
@@ -121,7 +121,7 @@ fn tell_local(call: &MapCall) {
     if bytes >= classify::WORTH_TELLING && !TOLD.swap(true, Relaxed) {
         let mask = sys::block_signals();
         let _scope = scope::internal_scope();
-        hiroma_pager::fatal::warn(&format!(
+        hiroma_far::fatal::warn(&format!(
             "the program maps {} of memory {what}: what it keeps there is not far and not in --local",
             Bytes(bytes as u64)
         ));

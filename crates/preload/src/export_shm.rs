@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-use hiroma_pager::Pager;
+use hiroma_far::Pager;
 use hiroma_units::PAGE;
 
 use crate::export_mmap::{Outcome, answer, do_munmap, inside, managed, must_be_free, status};

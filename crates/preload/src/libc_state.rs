@@ -89,7 +89,7 @@ pub fn lock_streams(touched: &mut dyn FnMut(usize)) {
     }
 }
 
-/// In a child: nobody holds the lock of the streams, whoever ran the fork handlers. glibc's `fork`
+/// In a child: no thread holds the lock of the streams, whoever ran the fork handlers. glibc's `fork`
 /// has reset it already; a program that runs the handlers around a `clone` of its own has not.
 pub fn reset_streams() {
     // SAFETY: this is the only thread of the process.

@@ -15,8 +15,8 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use hiroma_pager::Pager;
-use hiroma_pager::config::{CONFIG_ENV, Config};
+use hiroma_far::Pager;
+use hiroma_far::config::{CONFIG_ENV, Config};
 use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
@@ -133,8 +133,8 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     config.helper = true;
     export_exec::start(config.control_dir.as_deref(), preloaded);
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
-    hiroma_pager::hooks::set_internal(scope::enter, scope::leave);
-    hiroma_pager::hooks::set_heap(internal::bytes);
+    hiroma_far::hooks::set_internal(scope::enter, scope::leave);
+    hiroma_far::hooks::set_heap(internal::bytes);
     export_limits::before_start();
     let pager = match Pager::start(config) {
         Ok(pager) => pager,
@@ -186,7 +186,7 @@ fn give_up(reason: &str) -> ! {
 
 fn die(info: &PanicHookInfo<'_>) {
     let _scope = internal_scope();
-    hiroma_pager::fatal::die(&format!("internal error, please report it: {info}"))
+    hiroma_far::fatal::die(&format!("internal error, please report it: {info}"))
 }
 
 /// What currently serves the program.
@@ -246,7 +246,7 @@ fn note_what_forks_touch(passed: &[Range<usize>]) -> usize {
             return;
         }
         let Some(place) = KEEP.get(count) else {
-            hiroma_pager::fatal::die(
+            hiroma_far::fatal::die(
                 "this process has too many open streams to fork; please report this",
             )
         };

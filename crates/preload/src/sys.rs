@@ -255,7 +255,7 @@ impl<T> Lock<T> {
     /// lock releases it no more. Across a fork it was held without a change to the value; else the
     /// value may be half changed.
     fn mind_the_dead(&self, since: Instant) {
-        if since.elapsed() < LOOK_EVERY || !hiroma_pager::hooks::has_program_ended() {
+        if since.elapsed() < LOOK_EVERY || !hiroma_far::hooks::has_program_ended() {
             return;
         }
         // Several threads may wait; one of them takes its place.

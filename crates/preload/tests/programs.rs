@@ -64,7 +64,7 @@ fn without_configuration_everything_is_the_c_librarys() {
 #[test]
 fn a_configuration_that_cannot_be_read_ends_the_program_with_a_message() {
     let output = preloaded("/bin/true", None)
-        .env(hiroma_pager::config::CONFIG_ENV, "{nonsense")
+        .env(hiroma_far::config::CONFIG_ENV, "{nonsense")
         .output()
         .unwrap();
     assert_eq!(output.status.code(), Some(75));

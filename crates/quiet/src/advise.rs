@@ -6,13 +6,13 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use hiroma_kernel::cpu::now_ns;
-use hiroma_kernel::host::memory;
-use hiroma_kernel::quiet::affinity::{self, show_list};
-use hiroma_kernel::quiet::memory::{Counters, MemoryInfo};
-use hiroma_kernel::quiet::mounts::{NetworkMount, network_mounts};
-use hiroma_kernel::quiet::reclaim::Mechanism;
-use hiroma_kernel::quiet::tasks::{self, CpuTimes, TaskKind};
+use hiroma_sys::cpu::now_ns;
+use hiroma_sys::host::memory;
+use hiroma_sys::quiet::affinity::{self, show_list};
+use hiroma_sys::quiet::memory::{Counters, MemoryInfo};
+use hiroma_sys::quiet::mounts::{NetworkMount, network_mounts};
+use hiroma_sys::quiet::reclaim::Mechanism;
+use hiroma_sys::quiet::tasks::{self, CpuTimes, TaskKind};
 
 use crate::daemon::{Lock, Pins};
 use crate::error::QuietError;

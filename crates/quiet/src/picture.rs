@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use hiroma_kernel::quiet::tasks::TaskKind;
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Section, Series, Spread, Table, figures,
 };
+use hiroma_sys::quiet::tasks::TaskKind;
 
 use crate::meter::work::STALL_NS_MAX;
 use crate::meter::{CoreNoise, Detail, Method, Part, Recording, Source};
@@ -97,7 +97,7 @@ fn explanation(recording: &Recording) -> String {
         }
     };
     format!(
-        "{} ms stolen on {} processors within {seconds} s; {} ms of it ({} %) can be put down to somebody. {source} {} ms more were lost \
+        "{} ms stolen on {} processors within {seconds} s; {} ms of it ({} %) are attributed. {source} {} ms more were lost \
          because the work ran, but slower than in a good quantum (caches, clock frequency, another hardware thread), {} ms of it in stalls \
          of 3 to {} us in which the kernel ran nothing else: a hypervisor's own interrupts, firmware.",
         ms(stolen),
@@ -360,7 +360,7 @@ mod tests {
     use super::*;
     use crate::meter::Quantum;
     use crate::meter::work::Loss;
-    use hiroma_kernel::quiet::noise::MemoryEvents;
+    use hiroma_sys::quiet::noise::MemoryEvents;
     use std::collections::BTreeMap;
 
     fn recording() -> Recording {
@@ -425,7 +425,7 @@ mod tests {
                 && text.contains("most processor time on cpu 3: kswapd0 4.00 ms"),
             "{text}"
         );
-        assert!(text.contains("can be put down to somebody") && text.contains("by BPF"), "{text}");
+        assert!(text.contains("are attributed") && text.contains("by BPF"), "{text}");
         assert!(text.contains("kswapd0 3.90 ms") && text.contains("859"), "{text}");
     }
 

@@ -1,7 +1,7 @@
 //! Latency of a single swap-in, as seen by the touching thread (the paper on remote swap, figure
 //! 4).
 
-use hiroma_pager::config::BlockSize;
+use hiroma_far::config::BlockSize;
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Report, Section, Series, Spread, Table};
 
 use super::params::Params;

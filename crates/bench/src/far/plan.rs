@@ -1,7 +1,7 @@
 //! The runs of an experiment, as data: the runner interleaves them, and the experiment reads the
 //! results.
 
-use hiroma_pager::config::{Allocation, BlockSize, ReplacementKind};
+use hiroma_far::config::{Allocation, BlockSize, ReplacementKind};
 
 use super::params::Params;
 use crate::job::Task;

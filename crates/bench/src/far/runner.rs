@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
+use hiroma_far::config::{Allocation, Config, ReplacementKind, StoreSpec};
 use hiroma_memload::ballast::Ballast;
 use hiroma_memload::content;
-use hiroma_pager::config::{Allocation, Config, ReplacementKind, StoreSpec};
 use hiroma_units::Bytes;
 
 use super::params::Params;

@@ -1,6 +1,6 @@
 //! Sequential reading with everything far at the start (the paper on remote swap, figure 3).
 
-use hiroma_pager::config::BlockSize;
+use hiroma_far::config::BlockSize;
 use hiroma_report::{Axis, Better, Kind, Measure, Plot, Report, Section, Series, Table};
 
 use super::params::Params;

@@ -1,6 +1,6 @@
 //! Three servers, filled one after the other or in turn (the paper on remote swap, section 4 (2)).
 
-use hiroma_pager::config::{Allocation, BlockSize};
+use hiroma_far::config::{Allocation, BlockSize};
 use hiroma_report::{Measure, Report, Section, Table};
 
 use super::params::Params;

@@ -1,6 +1,6 @@
 //! GNU sort with less memory than it uses (the paper on remote swap, figure 6).
 
-use hiroma_pager::config::{Allocation, ReplacementKind};
+use hiroma_far::config::{Allocation, ReplacementKind};
 use hiroma_report::{Axis, Kind, Plot, Point, Report, Section, Series, Table, figures};
 
 use super::params::Params;

@@ -1,7 +1,7 @@
 //! GNU sort by block size with 18 % of its memory local (the paper on remote swap, figure 7), and
 //! long lines, which are too slow for all arms.
 
-use hiroma_pager::config::{BlockSize, ReplacementKind};
+use hiroma_far::config::{BlockSize, ReplacementKind};
 use hiroma_report::{Axis, Kind, Plot, Point, Report, Section, Series, Table};
 
 use super::params::Params;
@@ -163,7 +163,7 @@ pub fn report_long(params: &Params, results: &Results, report: &mut Report) {
         table.row([name.to_owned(), results.time_cell(key)]);
     }
     table.note(
-        "The text alone is larger than local memory and is read at random: nobody is fast here.",
+        "The text alone is larger than local memory and is read at random, which is slow in all arms.",
     );
     let text = format!(
         "{:.1} million lines of 70 random letters; 30 % of the memory that the sort uses is local.",

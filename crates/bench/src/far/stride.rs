@@ -1,6 +1,6 @@
 //! Reading one word per stride, by block size (the paper on remote swap, figure 5).
 
-use hiroma_pager::config::BlockSize;
+use hiroma_far::config::BlockSize;
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures,
 };

@@ -7,9 +7,9 @@ use anyhow::Result;
 use hiroma_hot::layout::Layout;
 use hiroma_hot::tracker;
 use hiroma_hot::{Engine, Options};
-use hiroma_kernel::hot::maps;
 use hiroma_memload::ballast::Ballast;
 use hiroma_report::{Axis, Better, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_sys::hot::maps;
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
 use super::Params;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hiroma_hot::Readiness;
-use hiroma_kernel::hot::target::{Advice, Span, Target};
 use hiroma_memload::ballast::Ballast;
 use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
+use hiroma_sys::hot::target::{Advice, Span, Target};
 use hiroma_units::EXTENT;
 
 use super::Params;

@@ -13,10 +13,10 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hiroma_kernel::vm::{Access, Advise, Reservation};
-use hiroma_kernel::workload::Region;
 use hiroma_memload::ballast::Ballast;
 use hiroma_memload::content::Random;
+use hiroma_sys::vm::{Access, Advise, Reservation};
+use hiroma_sys::workload::Region;
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 use serde::{Deserialize, Serialize};
 
@@ -205,7 +205,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
     // The process is useless without its parent.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if load.refuses_huge {
-        hiroma_kernel::hot::child::disable_huge_pages()?;
+        hiroma_sys::hot::child::disable_huge_pages()?;
     }
     let memory = Reservation::new(load.bytes, EXTENT, Access::ReadWrite)?;
     match load.pages {
@@ -223,7 +223,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
         memory.advise(memory.base(), memory.len(), Advise::Huge)?;
     }
     if load.forks {
-        hiroma_kernel::hot::child::fork_idle()?;
+        hiroma_sys::hot::child::fork_idle()?;
     }
     let (send, commands) = channel();
     std::thread::spawn(move || {
@@ -262,7 +262,7 @@ fn serve(region: &Region, mut load: Load, commands: &Receiver<String>) -> Result
             continue;
         }
         let wanted: Option<u64> = command.strip_prefix("run ").and_then(|sets| sets.parse().ok());
-        let (began, cpu) = (Instant::now(), hiroma_kernel::cpu::thread_ns());
+        let (began, cpu) = (Instant::now(), hiroma_sys::cpu::thread_ns());
         let mut sets = 0;
         while wanted.is_none_or(|wanted| sets < wanted) {
             for (turn, &page) in order.iter().enumerate() {
@@ -283,7 +283,7 @@ fn serve(region: &Region, mut load: Load, commands: &Receiver<String>) -> Result
                 }
             }
         }
-        let cpu_seconds = (hiroma_kernel::cpu::thread_ns() - cpu) as f64 / 1e9;
+        let cpu_seconds = (hiroma_sys::cpu::thread_ns() - cpu) as f64 / 1e9;
         answer(&Done {
             sets,
             touches: sets * order.len() as u64,

@@ -30,7 +30,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use hiroma_kernel::quiet::affinity;
 use hiroma_memload::ballast::Ballast;
 use hiroma_memload::{
     Connection, Distribution, Endpoint, RunSpec, Store, fill, run as ask, server,
@@ -38,6 +37,7 @@ use hiroma_memload::{
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table,
 };
+use hiroma_sys::quiet::affinity;
 use tempfile::TempDir;
 
 use self::found::Found;
@@ -352,7 +352,7 @@ pub fn run(
         return Ok(());
     };
     let mut failed = Vec::new();
-    for setting in Setting::all(params.quick, hiroma_kernel::host::memory::available()?.0) {
+    for setting in Setting::all(params.quick, hiroma_sys::host::memory::available()?.0) {
         match measure(&program, &setting, params, ballast, progress) {
             Ok((found, note)) => {
                 report.sections.push(found.section(&setting, &note));

@@ -114,10 +114,10 @@ const EXPERIMENTS: [Experiment; 6] = [
 pub fn run(args: &HugeArgs) -> Result<ExitCode> {
     let chosen = choose(&EXPERIMENTS, &args.only)?;
     args.files.check()?;
-    let mut params = Params::new(args.quick, hiroma_kernel::host::memory::available()?.0);
+    let mut params = Params::new(args.quick, hiroma_sys::host::memory::available()?.0);
     if !args.sizes.is_empty() {
         params.sizes = whole_ranges(&args.sizes)?;
-        let available = hiroma_kernel::host::memory::available()?.0;
+        let available = hiroma_sys::host::memory::available()?.0;
         if let Some(size) = params.sizes.iter().find(|size| !fits(**size, available)) {
             let size = Bytes(*size as u64);
             let available = Bytes(available);

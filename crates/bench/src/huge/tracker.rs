@@ -5,10 +5,10 @@ use hiroma_hot::layout::Layout;
 use hiroma_hot::tracker;
 use hiroma_hot::{Heat, RangeView};
 use hiroma_hot::{bits, heat};
-use hiroma_kernel::cpu::thread_ns;
-use hiroma_kernel::hot::maps;
 use hiroma_memload::ballast::Ballast;
 use hiroma_report::{Axis, Better, Measure, Plot, Point, Report, Section, Series, Spread, Table};
+use hiroma_sys::cpu::thread_ns;
+use hiroma_sys::hot::maps;
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
 use super::Params;

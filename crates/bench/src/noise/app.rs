@@ -7,9 +7,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use hiroma_kernel::quiet::tasks::TaskKind;
 use hiroma_quiet::bsp::{self, Options, STEPS_MAX};
 use hiroma_quiet::meter::{Part, Source};
+use hiroma_sys::quiet::tasks::TaskKind;
 use serde::{Deserialize, Serialize};
 
 /// Options of the application.

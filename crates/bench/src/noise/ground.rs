@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use hiroma_kernel::host::memory;
-use hiroma_kernel::hot::target::started_at;
-use hiroma_kernel::quiet::affinity;
-use hiroma_kernel::quiet::memory::{Counters, MemoryInfo};
-use hiroma_kernel::quiet::tasks::{self, TaskKind, parse_schedstat};
-use hiroma_kernel::workload::Region;
 use hiroma_policy::reclaim::Settings;
+use hiroma_sys::host::memory;
+use hiroma_sys::hot::target::started_at;
+use hiroma_sys::quiet::affinity;
+use hiroma_sys::quiet::memory::{Counters, MemoryInfo};
+use hiroma_sys::quiet::tasks::{self, TaskKind, parse_schedstat};
+use hiroma_sys::workload::Region;
 
 use super::arm::Kswapd;
 use super::load::{Load, Way};
@@ -296,7 +296,7 @@ impl Books {
                 .filter(|times| app_cpus.contains(&times.cpu))
                 .map(|times| times.steal_ns)
                 .sum(),
-            at_ns: hiroma_kernel::cpu::now_ns(),
+            at_ns: hiroma_sys::cpu::now_ns(),
         })
     }
 

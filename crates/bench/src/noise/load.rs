@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use hiroma_kernel::workload::Region;
+use hiroma_sys::workload::Region;
 use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ pub fn main(load: &str) -> Result<ExitCode> {
         serde_json::from_str(load).context("the job of a loading process is not readable")?;
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Some(cgroup) = &load.cgroup {
-        hiroma_kernel::host::cgroup::enter(cgroup)?;
+        hiroma_sys::host::cgroup::enter(cgroup)?;
     }
     let file = open(&load)?;
     let buffer = Region::map(CHUNK)?;

@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use hiroma_kernel::quiet::{affinity, tasks};
+use hiroma_sys::quiet::{affinity, tasks};
 use rustix::fs::{Mode, OFlags, fstatfs, open};
 use rustix::mount::{MountFlags, mount};
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use hiroma_kernel::quiet::affinity;
+use hiroma_sys::quiet::affinity;
 
 use super::Params;
 use super::app::{App, Went};

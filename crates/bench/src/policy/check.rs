@@ -7,10 +7,10 @@ use anyhow::{Context, Result, bail};
 use hiroma_command::files::Files;
 use hiroma_command::machine;
 use hiroma_command::show;
-use hiroma_pager::config::BlockSize;
-use hiroma_policylab::ours::{self, Options};
-use hiroma_policylab::record::Recorder;
-use hiroma_policylab::{Costs, Outcome, Trace};
+use hiroma_far::config::BlockSize;
+use hiroma_far_lab::ours::{self, Options};
+use hiroma_far_lab::record::Recorder;
+use hiroma_far_lab::{Costs, Outcome, Trace};
 use hiroma_report::{Better, Measure, Report, Spread, Table};
 use hiroma_units::{Bytes, PAGE};
 

@@ -15,7 +15,7 @@ use anyhow::Result;
 use clap::Subcommand;
 use hiroma_command::files::Files;
 use hiroma_command::machine;
-use hiroma_policylab::Costs;
+use hiroma_far_lab::Costs;
 use hiroma_report::Report;
 
 /// Simulate policies of local memory on page traces of real programs.

@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use hiroma_command::show;
-use hiroma_policylab::record::Recorder;
-use hiroma_policylab::trace;
+use hiroma_far_lab::record::Recorder;
+use hiroma_far_lab::trace;
 use hiroma_units::Bytes;
 
 use super::programs::{self, Program};

@@ -1,6 +1,6 @@
 //! Results of the simulations as tables, plots and figures.
 
-use hiroma_policylab::Outcome;
+use hiroma_far_lab::Outcome;
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures,
 };

@@ -5,10 +5,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use hiroma_policylab::blocks::Rule;
-use hiroma_policylab::ours::{self, Options};
-use hiroma_policylab::policies::Kind;
-use hiroma_policylab::{Costs, Outcome, Trace};
+use hiroma_far_lab::blocks::Rule;
+use hiroma_far_lab::ours::{self, Options};
+use hiroma_far_lab::policies::Kind;
+use hiroma_far_lab::{Costs, Outcome, Trace};
 
 /// A policy in a simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use hiroma_policylab::record::Recorder;
-use hiroma_policylab::space::Call;
+use hiroma_far_lab::record::Recorder;
+use hiroma_far_lab::space::Call;
 
 /// A tool that observes accesses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, clap::ValueEnum)]

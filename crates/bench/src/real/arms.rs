@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use hiroma_pager::LOCAL_MIN;
+use hiroma_far::LOCAL_MIN;
 
 use super::cells::{Attempt, NATIVE};
 use crate::children::{Server, hiroma_word};

@@ -12,8 +12,8 @@ use std::process::{ChildStdin, ExitCode, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use hiroma_kernel::hoard::Hoard;
-use hiroma_kernel::host::memory;
+use hiroma_sys::hoard::Hoard;
+use hiroma_sys::host::memory;
 use hiroma_units::{Bytes, EXTENT};
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -167,7 +167,7 @@ impl Holder {
 pub fn main(job: &str) -> Result<ExitCode> {
     let job: Job = serde_json::from_str(job).context("a job that cannot be read")?;
     std::fs::write("/proc/self/oom_score_adj", "1000")
-        .context("making sure that nobody else is killed when memory runs short")?;
+        .context("becoming the first victim of the OOM killer")?;
     let whole = memory::Limits::read()?.machine.0;
     let mut holder = Holder::new(((whole + job.small) / EXTENT as u64) as usize)
         .context("reserving addresses")?;

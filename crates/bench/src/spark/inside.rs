@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::Context;
-use hiroma_kernel::hot::target::{Advice, Span, Target};
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table,
 };
+use hiroma_sys::hot::target::{Advice, Span, Target};
 use hiroma_units::{EXTENT, PAGE};
 
 use super::cluster::Session;

@@ -21,14 +21,14 @@ pub struct Jars {
 }
 
 impl Jars {
-    /// Finds the jars below `jvm`; if none is given, below `jvm` in the working directory or where
+    /// Finds the jars below `dir`; if none is given, below `spark` in the working directory or where
     /// this program was built.
-    pub fn find(jvm: Option<&Path>) -> Result<Jars> {
-        let dir = jvm.map_or_else(usual_place, Path::to_path_buf);
+    pub fn find(dir: Option<&Path>) -> Result<Jars> {
+        let dir = dir.map_or_else(usual_place, Path::to_path_buf);
         for file in [PLUGIN, JOBS, CLASS_PATH] {
             if !dir.join(file).is_file() {
                 return Err(refuse(format!(
-                    "there is no {}: run `make spark-jars` in Hiroma's source tree (Maven fetches a stock Spark), and name its directory `jvm` with --jvm",
+                    "there is no {}: run `make spark-jars` in Hiroma's source tree (Maven fetches a stock Spark), and name its directory `spark` with --jvm",
                     dir.join(file).display()
                 )));
             }
@@ -75,8 +75,9 @@ impl Jars {
 fn usual_place() -> PathBuf {
     let built = std::env::current_exe()
         .ok()
-        .and_then(|program| Some(program.parent()?.parent()?.parent()?.join("jvm")));
-    built.filter(|dir| dir.is_dir() && !Path::new("jvm").is_dir()).unwrap_or_else(|| "jvm".into())
+        .and_then(|program| Some(program.parent()?.parent()?.parent()?.join("spark")));
+    let here = PathBuf::from("spark");
+    built.filter(|dir| dir.is_dir() && !here.join(PLUGIN).is_file()).unwrap_or(here)
 }
 
 fn java() -> Option<PathBuf> {

@@ -21,9 +21,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use hiroma_command::files::Files;
 use hiroma_command::machine;
-use hiroma_kernel::host::memory;
 use hiroma_memload::ballast::Ballast;
 use hiroma_report::{Report, Section};
+use hiroma_sys::host::memory;
 use hiroma_units::Bytes;
 
 use self::cluster::Session;
@@ -69,7 +69,8 @@ pub struct SparkArgs {
     /// -XX:MaxTenuringThreshold=15
     #[arg(long, value_name = "OPTIONS", default_value = "", allow_hyphen_values = true)]
     java_options: String,
-    /// Directory `jvm` of Hiroma's source tree, in which `make spark-jars` was run [default: jvm]
+    /// Directory `spark` of Hiroma's source tree, in which `make spark-jars` was run [default:
+    /// spark]
     #[arg(long, value_name = "DIR")]
     jvm: Option<PathBuf>,
 }

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use hiroma_kernel::hot::maps;
-use hiroma_kernel::hot::pagemap::Pagemap;
 use hiroma_memload::server;
+use hiroma_sys::hot::maps;
+use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_units::EXTENT;
 use serde::Deserialize;
 
@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn this_process_can_be_looked_at() {
         let pid = std::process::id();
-        let memory = hiroma_kernel::workload::Region::map(LARGE as usize + EXTENT).unwrap();
+        let memory = hiroma_sys::workload::Region::map(LARGE as usize + EXTENT).unwrap();
         memory.write(0, &[1]);
         match large_ranges(pid).and_then(|ranges| Ok((huge_of(pid, &ranges)?.len(), ranges.len())))
         {

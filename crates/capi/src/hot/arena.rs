@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use hiroma_kernel::hugearena::{Backing, HugeArena};
+use hiroma_sys::hugearena::{Backing, HugeArena};
 use hiroma_units::EXTENT;
 
 use crate::error::CapiError;

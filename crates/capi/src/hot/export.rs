@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::{ptr, slice};
 
 use hiroma_hot::service::protocol::{Mode, Outcome, Page, Registration};
-use hiroma_kernel::hugearena;
-use hiroma_kernel::notify::realtime_signals;
+use hiroma_sys::hugearena;
+use hiroma_sys::notify::realtime_signals;
 use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
 
 use super::arena;

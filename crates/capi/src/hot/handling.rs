@@ -3,8 +3,8 @@
 
 use hiroma_hot::Readiness;
 use hiroma_hot::service::protocol::{Outcome, Page};
-use hiroma_kernel::hugearena::collapse;
-use hiroma_kernel::notify::monotonic_ns;
+use hiroma_sys::hugearena::collapse;
+use hiroma_sys::notify::monotonic_ns;
 use hiroma_units::EXTENT;
 
 /// Time that a function of the program should take at most.
@@ -155,7 +155,7 @@ mod tests {
     use std::cell::RefCell;
     use std::ptr;
 
-    use hiroma_kernel::hugearena::HugeArena;
+    use hiroma_sys::hugearena::HugeArena;
     use rustix::mm::{MprotectFlags, mprotect};
 
     use super::*;

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use hiroma_hot::Readiness;
 use hiroma_hot::service::client::{self, Client, Fetched};
 use hiroma_hot::service::protocol::{Outcome, PAGES_MAX, Page, Registration};
-use hiroma_kernel::notify::{self, Handled, Woken};
+use hiroma_sys::notify::{self, Handled, Woken};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use rustix::process::getpid;

@@ -7,8 +7,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_ranges, last_manager};
 use hiroma_hot::{LedgerDir, machine};
-use hiroma_kernel::hot::target::started_at;
 use hiroma_memload::server::memory;
+use hiroma_sys::hot::target::started_at;
 use hiroma_units::{Bytes, EXTENT};
 
 /// Explain which ranges of a process were made huge, why, and at what cost.

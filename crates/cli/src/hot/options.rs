@@ -8,7 +8,7 @@ use hiroma_hot::{Backend, Options};
 use hiroma_policy::huge::Window;
 use hiroma_units::{Bytes, SizeSpec, parse_time};
 
-use hiroma_kernel::host::memory::Limits;
+use hiroma_sys::host::memory::Limits;
 
 /// A share of one processor, as in `1%`.
 #[derive(Clone, Copy, Debug, PartialEq)]

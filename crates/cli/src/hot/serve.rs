@@ -12,7 +12,7 @@ use hiroma_hot::service::client::{own_socket, status};
 use hiroma_hot::service::daemon::{Daemon, OVERDUE_NS, ServiceOptions};
 use hiroma_hot::service::watch::Engines;
 use hiroma_hot::{Backend, LedgerDir};
-use hiroma_kernel::host::memory::Limits;
+use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 

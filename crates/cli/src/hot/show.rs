@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use hiroma_hot::ledger::{Ledger, last_manager};
 use hiroma_hot::tracker::RoundCost;
 use hiroma_hot::{Engine, LedgerDir, Options, State, machine};
-use hiroma_kernel::hot::target::started_at;
+use hiroma_sys::hot::target::started_at;
 use hiroma_units::parse_time;
 use serde_json::json;
 

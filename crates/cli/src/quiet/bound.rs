@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use hiroma_kernel::host::cgroup::{enter, group_of, memory_controller};
+use hiroma_sys::host::cgroup::{enter, group_of, memory_controller};
 
 /// Prefix of the names of groups; used to find the groups of commands that were killed.
 const PREFIX: &str = "hiroma-quiet-";
@@ -82,7 +82,7 @@ impl Drop for Bound {
         }
         if fs::remove_dir(&self.path).is_err() {
             eprintln!(
-                "hiroma quiet: processes of the job still run in {}: nobody keeps to the bound any more",
+                "hiroma quiet: processes of the job still run in {}, and their file cache is no longer bounded",
                 self.path.display()
             );
         }

@@ -10,9 +10,9 @@ use anyhow::Result;
 use hiroma_command::files::Files;
 use hiroma_command::refuse;
 use hiroma_command::{INTERRUPTED, report};
-use hiroma_kernel::quiet::affinity;
 use hiroma_quiet::bsp::link::Link;
 use hiroma_quiet::bsp::{self, BspError, Options, STEPS_MAX, picture};
+use hiroma_sys::quiet::affinity;
 use hiroma_units::Bytes;
 
 use super::measure::cpus;

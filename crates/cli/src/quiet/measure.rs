@@ -9,9 +9,9 @@ use clap::ValueEnum;
 use hiroma_command::files::Files;
 use hiroma_command::refuse;
 use hiroma_command::{INTERRUPTED, report};
-use hiroma_kernel::quiet::affinity;
 use hiroma_quiet::meter::{self, MeterError, Method, Options};
 use hiroma_quiet::picture;
+use hiroma_sys::quiet::affinity;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::sim::shared::stop_on_signals;

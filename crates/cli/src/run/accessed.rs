@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use hiroma_far::accessed::{Bell, Board};
 use hiroma_hot::layout::Layout;
 use hiroma_hot::tracker::{BpfTracker, IdleTracker, RangeView, Tracker};
 use hiroma_hot::{HotError, bits};
-use hiroma_kernel::hot::maps::Vma;
-use hiroma_pager::accessed::{Bell, Board};
+use hiroma_sys::hot::maps::Vma;
 use hiroma_units::EXTENT;
 
 use crate::{processes, rundir};

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use hiroma_command::refuse;
-use hiroma_pager::config::{Config, PathChoice, StoreSpec};
+use hiroma_far::config::{Config, PathChoice, StoreSpec};
 use hiroma_units::Bytes;
 use rustix::fs::statvfs;
 
@@ -56,7 +56,7 @@ pub fn stores(config: &Config) -> Result<()> {
             file_store(store, dir, *capacity)?;
         }
     }
-    hiroma_pager::store::open(config, PROBE_SECTOR_BYTES)
+    hiroma_far::store::open(config, PROBE_SECTOR_BYTES)
         .map(drop)
         .map_err(|error| refuse(error.to_string()))
 }
@@ -94,12 +94,12 @@ fn file_store(store: &StoreSpec, dir: &Path, capacity: Option<Bytes>) -> Result<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hiroma_server::{ServeOptions, serve};
+    use hiroma_far_server::{ServeOptions, serve};
     use std::fs;
     use std::net::TcpListener;
 
     fn with_stores(text: &str) -> Config {
-        Config { stores: hiroma_pager::config::parse_stores(text).unwrap(), ..Config::default() }
+        Config { stores: hiroma_far::config::parse_stores(text).unwrap(), ..Config::default() }
     }
 
     #[test]

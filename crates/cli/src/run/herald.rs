@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use hiroma_command::show;
-use hiroma_pager::control::{ControlPage, Counter};
+use hiroma_far::control::{ControlPage, Counter};
 use hiroma_units::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -86,7 +86,7 @@ impl Told {
                 && std::mem::replace(&mut known.orphaned, orphaned)
                 && processes::is_alive(pid)
             {
-                page.set_exit_code(hiroma_pager::fatal::EXIT_CODE as u8);
+                page.set_exit_code(hiroma_far::fatal::EXIT_CODE as u8);
                 show::say(&format!(
                     "the pager of process {pid} was killed, and with it the program's far memory is lost, so the program was ended"
                 ));

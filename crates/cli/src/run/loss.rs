@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use hiroma_command::show;
-use hiroma_pager::control::{Counter, Snapshot, Waited};
+use hiroma_far::control::{Counter, Snapshot, Waited};
 use hiroma_policy::loss::ppm;
 use hiroma_units::Bytes;
 use serde_json::{Value, json};
@@ -113,7 +113,7 @@ pub fn points(total: &Snapshot) -> Vec<(u64, u64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use hiroma_pager::control::ControlPage;
+    use hiroma_far::control::ControlPage;
     use hiroma_policy::loss::bucket;
 
     use super::*;

@@ -35,8 +35,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use hiroma_pager::config::{CONFIG_ENV, Config};
-use hiroma_pager::waking::Costs;
+use hiroma_far::config::{CONFIG_ENV, Config};
+use hiroma_far::waking::Costs;
 use rustix::process::Pid;
 
 use crate::rundir::RunDir;
@@ -166,7 +166,7 @@ fn command_for(
         serde_json::to_string(config).context("cannot write the configuration as JSON")?,
     );
 
-    hiroma_kernel::helper::end_with_us(&mut command);
+    hiroma_sys::helper::end_with_us(&mut command);
     Ok(command)
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use hiroma_pager::config::EXECUTED_FILE;
+use hiroma_far::config::EXECUTED_FILE;
 use serde_json::{Value, json};
 
 use super::program;

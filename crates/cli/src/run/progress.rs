@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use hiroma_command::show;
-use hiroma_pager::control::{Counter, Snapshot};
+use hiroma_far::control::{Counter, Snapshot};
 use hiroma_units::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 

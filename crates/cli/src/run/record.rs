@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use hiroma_command::{files, refuse, show};
-use hiroma_kernel::cpu;
-use hiroma_pager::config::Config;
-use hiroma_pager::trace::{Moved, Record, Ring, page_bytes};
-use hiroma_simlab::trace::{TraceError, TraceKind, TraceRecord, TraceWriter};
+use hiroma_far::config::Config;
+use hiroma_far::trace::{Moved, Record, Ring, page_bytes};
+use hiroma_sim_lab::trace::{TraceError, TraceKind, TraceRecord, TraceWriter};
+use hiroma_sys::cpu;
 use serde_json::{Value, json};
 
 use crate::processes;

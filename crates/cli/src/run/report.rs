@@ -3,7 +3,7 @@
 
 use hiroma_command::machine;
 use hiroma_command::show;
-use hiroma_pager::control::{Counter, RANGE_BYTES, Snapshot, Waited};
+use hiroma_far::control::{Counter, RANGE_BYTES, Snapshot, Waited};
 use hiroma_report::{Axis, Plot, Point, Section, Series as Line, Table};
 use hiroma_units::{Bytes, Nanos};
 
@@ -141,10 +141,10 @@ fn curve(total: &Snapshot, limit: u64, report: &Report) -> Section {
     let mut section = Section {
         title: "What more local memory would have changed".to_owned(),
         text: vec![
-            "The curve (a miss-ratio curve) starts at the limit of this run, where all fetches are left, and says how many of them, and how much of the time \
-             waited for them, would have been left with a larger limit. It is estimated from a sample: how many other blocks had left since a block left, \
-             when it was fetched. It supposes that the program does the same again and that what leaves first is chosen as it was. Of smaller limits it \
-             can say nothing but that more would be fetched, because uses of memory that is in place are seen by nobody."
+            "The curve (a miss-ratio curve) starts at the limit of this run, with all of its fetches. It shows which share of them, and of the time spent waiting \
+             for them, would have remained with a larger limit. It is estimated from a sample of reuse distances: the number of other blocks that were evicted \
+             between the eviction of a block and its fetch. It assumes that the program does the same again, under the same replacement policy. It cannot \
+             extend to smaller limits, because the pager does not see accesses to resident memory."
                 .to_owned(),
         ],
         ..Section::default()

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use hiroma_pager::control::{Counter, Waited};
+use hiroma_far::control::{Counter, Waited};
 
 use super::watch::Watch;
 

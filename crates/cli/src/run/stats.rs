@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use hiroma_command::show;
-use hiroma_pager::config::{Config, PathChoice};
-use hiroma_pager::control::{Counter, RANGE_BYTES, Range, Snapshot, Waited};
+use hiroma_far::config::{Config, PathChoice};
+use hiroma_far::control::{Counter, RANGE_BYTES, Range, Snapshot, Waited};
 use hiroma_units::{Bytes, Nanos};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Map, Value, json};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use hiroma_pager::control::{ControlPage, Counter, Snapshot};
+use hiroma_far::control::{ControlPage, Counter, Snapshot};
 
 use crate::{processes, rundir};
 

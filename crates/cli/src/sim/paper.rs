@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use hiroma_command::machine;
-use hiroma_simlab::lab::Lab;
-use hiroma_simlab::paper::{Paper, Params};
+use hiroma_sim_lab::lab::Lab;
+use hiroma_sim_lab::paper::{Paper, Params};
 
 use super::progress::Progress;
 use super::shared::{self, Jobs, Outputs};

@@ -34,7 +34,7 @@ impl Progress {
 
     /// Adds `runs` to the completed ones.
     pub fn advance(&self, runs: f64) {
-        let mut state = self.state.lock().expect("nobody panics here");
+        let mut state = self.state.lock().expect("no holder panics");
         state.done += runs;
         let elapsed = self.start.elapsed();
         if elapsed < PATIENCE {
@@ -53,7 +53,7 @@ impl Progress {
 
     /// Prints a result without disturbing the bar.
     pub fn print(&self, text: &str) {
-        let state = self.state.lock().expect("nobody panics here");
+        let state = self.state.lock().expect("no holder panics");
         match &state.bar {
             Some(bar) => bar.suspend(|| println!("{text}")),
             None => println!("{text}"),

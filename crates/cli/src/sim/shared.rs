@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use hiroma_sim::RunError;
-use hiroma_simlab::jobs::Stop;
-use hiroma_simlab::lab::LabError;
-use hiroma_simlab::single::seeds_from;
+use hiroma_sim_lab::jobs::Stop;
+use hiroma_sim_lab::lab::LabError;
+use hiroma_sim_lab::single::seeds_from;
 
 pub use hiroma_command::files::{Files, Outputs, check, write};
 pub use hiroma_command::report;

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use hiroma_report::Table;
-use hiroma_simlab::lab::Lab;
-use hiroma_simlab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
+use hiroma_sim_lab::lab::Lab;
+use hiroma_sim_lab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
 
 use super::progress::Progress;
 use super::shared::{self, Files, Jobs};

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Instant;
 
-use hiroma_kernel::hot::target::{Advice, Span};
 use hiroma_policy::huge::{Decision, RangeFacts, Reason, Verdict};
+use hiroma_sys::hot::target::{Advice, Span};
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 use rustix::io::Errno;
 
@@ -118,16 +118,16 @@ impl Engine {
             }
             return Ok(Outcome::Told);
         }
-        let before = hiroma_kernel::cpu::thread_ns();
+        let before = hiroma_sys::cpu::thread_ns();
         let made_ready_ns = self.readiness.before();
-        let cpu = hiroma_kernel::cpu::thread_ns();
+        let cpu = hiroma_sys::cpu::thread_ns();
         let on_credit = (cpu - before).min(self.ready_credit_ns);
         self.ready_credit_ns -= on_credit;
         self.pace.spend(cpu - before - on_credit);
         let began = Instant::now();
         let result = self.target.advise(&[span], Advice::Collapse);
         let duration_ns = elapsed_ns(&began);
-        self.pace.spend(hiroma_kernel::cpu::thread_ns() - cpu);
+        self.pace.spend(hiroma_sys::cpu::thread_ns() - cpu);
         match result {
             Ok(_) => {
                 self.stall.note(duration_ns);

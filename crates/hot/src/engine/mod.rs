@@ -11,12 +11,12 @@ mod types;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use hiroma_kernel::hot::maps;
-use hiroma_kernel::hot::target::{self, Target};
 use hiroma_policy::huge::{
     Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window,
 };
 use hiroma_policy::pace::{BURDEN_PER_PAGE_NS, Pace};
+use hiroma_sys::hot::maps;
+use hiroma_sys::hot::target::{self, Target};
 use hiroma_units::{EXTENT, PAGE};
 
 pub use types::{ActivePage, State, Step, Usage};
@@ -294,7 +294,7 @@ impl Engine {
 
     /// Clears the bits of the next ranges.
     fn open_window(&mut self, now_ns: u64, began: &Instant) -> Result<(), HotError> {
-        let cpu = hiroma_kernel::cpu::thread_ns();
+        let cpu = hiroma_sys::cpu::thread_ns();
         if self.pass.turn >= self.pass.ranges.len() {
             self.begin_pass()?;
         }
@@ -307,7 +307,7 @@ impl Engine {
         };
         let ranges = rest[..count.min(rest.len())].to_vec();
         self.tracker.clear(&self.layout, &ranges)?;
-        let spent = hiroma_kernel::cpu::thread_ns() - cpu;
+        let spent = hiroma_sys::cpu::thread_ns() - cpu;
         self.pace.spend(spent);
         self.accounts.opened =
             RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
@@ -334,10 +334,10 @@ impl Engine {
         let Phase::Watching { ranges, .. } = std::mem::replace(&mut self.phase, Phase::Idle) else {
             return Ok(());
         };
-        let cpu = hiroma_kernel::cpu::thread_ns();
+        let cpu = hiroma_sys::cpu::thread_ns();
         self.views.clear();
         self.tracker.scan(&self.layout, &ranges, &mut self.views)?;
-        let scanned = hiroma_kernel::cpu::thread_ns();
+        let scanned = hiroma_sys::cpu::thread_ns();
         let (present, touched) = self.heat.add(&self.views);
         for view in self.views.iter().filter(|view| view.huge) {
             self.memos.entry(view.range).or_default().in_use = !bits::is_empty(&view.touched);
@@ -349,7 +349,7 @@ impl Engine {
             .map(|view| self.heat.range(view.range).map_or(0, |heat| heat.pages_in_use()))
             .sum();
         self.burden.spend(in_use * BURDEN_PER_PAGE_NS);
-        let counted = hiroma_kernel::cpu::thread_ns();
+        let counted = hiroma_sys::cpu::thread_ns();
         self.pace.spend(counted - cpu);
         self.pass.present_pages += present;
         self.pass.touched_pages += touched;

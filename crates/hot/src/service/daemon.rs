@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use hiroma_kernel::notify::{self, monotonic_ns};
 use hiroma_policy::huge::shares::{Shares, Use};
+use hiroma_sys::notify::{self, monotonic_ns};
 use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};

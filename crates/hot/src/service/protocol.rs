@@ -151,7 +151,7 @@ impl Registration {
             .ok()
             .filter(|&pid| pid <= i32::MAX as u32)
             .ok_or_else(|| format!("{pid} is not the number of a process"))?;
-        let (first, last) = hiroma_kernel::notify::realtime_signals();
+        let (first, last) = hiroma_sys::notify::realtime_signals();
         let signal = i32::try_from(signal)
             .ok()
             .filter(|&signal| signal == 0 || (first..=last).contains(&signal))
@@ -332,7 +332,7 @@ mod tests {
     proptest! {
         #[test]
         fn wishes_survive_the_way(pid in 0u32..=i32::MAX as u32, managed: bool, eventfd: bool, signal in 0i32..20, count_min: u32, pages_min in 1u32.., budget_bytes: u64) {
-            let first = hiroma_kernel::notify::realtime_signals().0;
+            let first = hiroma_sys::notify::realtime_signals().0;
             let mode = if managed { Mode::Managed } else { Mode::Notified };
             let signal = if signal == 0 { 0 } else { first + signal };
             let wish = Registration { pid, mode, signal, eventfd, count_min, pages_min, budget_bytes };

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use hiroma_kernel::notify::monotonic_ns;
 use hiroma_policy::huge::shares::Use;
+use hiroma_sys::notify::monotonic_ns;
 use hiroma_units::{EXTENT, PAGE};
 
 use super::protocol::{Mode, Page, Registration};

@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use hiroma_kernel::hot::pagemap::Pagemap;
-use hiroma_kernel::hot::target::{Advice, Span, Target};
-use hiroma_kernel::hot::walk::Walk;
+use hiroma_sys::hot::pagemap::Pagemap;
+use hiroma_sys::hot::target::{Advice, Span, Target};
+use hiroma_sys::hot::walk::Walk;
 use hiroma_units::EXTENT;
 
 use super::{Backend, RangeView, Tracker, clear_refs};
@@ -243,8 +243,8 @@ impl Tracker for BpfTracker {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use hiroma_kernel::hot::maps::Vma;
-    use hiroma_kernel::vm::{Access, Advise, Reservation, touch};
+    use hiroma_sys::hot::maps::Vma;
+    use hiroma_sys::vm::{Access, Advise, Reservation, touch};
     use hiroma_units::{EXTENT, PAGE};
     use proptest::prelude::*;
 

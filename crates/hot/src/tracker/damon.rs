@@ -10,8 +10,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use hiroma_kernel::hot::pagemap::Pagemap;
-use hiroma_kernel::hot::target::Target;
+use hiroma_sys::hot::pagemap::Pagemap;
+use hiroma_sys::hot::target::Target;
 use hiroma_units::EXTENT;
 
 use super::{Backend, RangeView, Tracker, first_of, populated};
@@ -82,8 +82,8 @@ impl Session {
         })?;
         if owners > 0 {
             let text = format!(
-                "DAMON is in use by somebody else ({}/nr_kdamonds is {owners}), and has one set of settings for the machine; if nobody uses it \
-                 any more: echo 0 | sudo tee {0}/nr_kdamonds",
+                "DAMON is already in use ({}/nr_kdamonds is {owners}), and the machine has only one set of its settings; if they are \
+                 left over: echo 0 | sudo tee {0}/nr_kdamonds",
                 admin.display()
             );
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, text));
@@ -265,7 +265,7 @@ mod tests {
         let owners = dir.path().join("nr_kdamonds");
         fs::write(&owners, "1\n").unwrap();
         let error = Session::take(dir.path(), 1, 10).err().unwrap();
-        assert!(error.to_string().contains("in use by somebody else"), "{error}");
+        assert!(error.to_string().contains("already in use"), "{error}");
         assert_eq!(fs::read_to_string(&owners).unwrap(), "1\n");
         let error = Session::take(&dir.path().join("nothing"), 1, 10).err().unwrap();
         assert!(error.to_string().contains("CONFIG_DAMON_SYSFS"), "{error}");

@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
-use hiroma_kernel::hot::idle::{BITMAP, FLAGS, HEAD, IdleBitmap, LRU, TAIL};
-use hiroma_kernel::hot::pagemap::{PageEntry, Pagemap};
-use hiroma_kernel::vm::{self, Access, Reservation};
+use hiroma_sys::hot::idle::{BITMAP, FLAGS, HEAD, IdleBitmap, LRU, TAIL};
+use hiroma_sys::hot::pagemap::{PageEntry, Pagemap};
+use hiroma_sys::vm::{self, Access, Reservation};
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
 use super::{Backend, RangeView, Tracker, populated};
@@ -261,10 +261,10 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::path::PathBuf;
 
-    use hiroma_kernel::hot::maps::Vma;
-    use hiroma_kernel::hot::target::{Advice, Span, Target};
-    use hiroma_kernel::vm::{Advise, touch};
-    use hiroma_kernel::workload::Region;
+    use hiroma_sys::hot::maps::Vma;
+    use hiroma_sys::hot::target::{Advice, Span, Target};
+    use hiroma_sys::vm::{Advise, touch};
+    use hiroma_sys::workload::Region;
 
     use super::*;
 

@@ -16,7 +16,7 @@ pub use damon::DamonTracker;
 pub use idle::IdleTracker;
 pub use smaps::SmapsTracker;
 
-use hiroma_kernel::hot::pagemap::Pagemap;
+use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_units::EXTENT;
 
 use crate::bits::{self, PageBits};

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use hiroma_kernel::hot::pagemap::Pagemap;
+use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_units::{EXTENT, PAGE};
 
 use super::{Backend, RangeView, Tracker, clear_refs, first_of};

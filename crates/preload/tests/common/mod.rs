@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-use hiroma_pager::config::{CONFIG_ENV, Config, PathChoice, StoreSpec};
+use hiroma_far::config::{CONFIG_ENV, Config, PathChoice, StoreSpec};
 
 /// The library under test. Cargo does not build it for integration tests.
 pub fn library() -> &'static Path {

@@ -17,8 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use hiroma_kernel::cpu::now_ns;
-use hiroma_kernel::quiet::noise::{MemoryEvents, Probe};
+use hiroma_sys::cpu::now_ns;
+use hiroma_sys::quiet::noise::{MemoryEvents, Probe};
 
 use crate::meter::work::Loss;
 use crate::meter::{Gate, Part, Source};
@@ -288,7 +288,7 @@ mod tests {
     use std::net::{Ipv4Addr, TcpListener};
 
     use super::*;
-    use hiroma_kernel::quiet::affinity;
+    use hiroma_sys::quiet::affinity;
 
     fn options(steps: u64) -> Options {
         let cpus = affinity::of(0).unwrap();

@@ -108,12 +108,12 @@ fn explanation(recording: &Recording) -> String {
     let (stolen, explained) = recording.stolen_and_explained_ns();
     let source = match &recording.source {
         Source::Bpf => "the kernel's tracepoints, by BPF".to_owned(),
-        Source::Books(why) => format!("nobody, because there is no BPF: {why}"),
+        Source::Books(why) => format!("none, because there is no BPF: {why}"),
     };
     let permille = |at| ms(recording.step_ns(at));
     format!(
         "{} steps of {} ms work on {} ranks took {} s: median {} ms, 99th percentile {} ms, longest {} ms. Of the ranks of this process {} ms \
-         were stolen, {} ms of it can be put down to somebody (told by {source}).",
+         were stolen, of which {} ms are attributed (source: {source}).",
         recording.steps.len(),
         ms(recording.step_work_ns),
         recording.ranks,
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
     use crate::bsp::Step;
     use crate::meter::work::Loss;
-    use hiroma_kernel::quiet::tasks::TaskKind;
+    use hiroma_sys::quiet::tasks::TaskKind;
 
     fn recording() -> Recording {
         let kswapd = Part::Task(TaskKind::Kswapd);

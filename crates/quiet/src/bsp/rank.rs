@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use hiroma_kernel::cpu::now_ns;
-use hiroma_kernel::quiet::affinity;
-use hiroma_kernel::quiet::noise::Probe;
-use hiroma_kernel::workload::Region;
+use hiroma_sys::cpu::now_ns;
+use hiroma_sys::quiet::affinity;
+use hiroma_sys::quiet::noise::Probe;
+use hiroma_sys::workload::Region;
 use hiroma_units::PAGE;
 
 use super::{BspError, Shared};

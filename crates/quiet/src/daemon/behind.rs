@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use hiroma_kernel::quiet::files::{OpenFile, movers, open_files};
 use hiroma_policy::reclaim::Stream;
+use hiroma_sys::quiet::files::{OpenFile, movers, open_files};
 
 /// Programs come and go: streaming processes are searched at this interval. Checking all processes
 /// takes milliseconds.
@@ -66,7 +66,7 @@ impl Behind {
         let mut lines = Vec::new();
         self.followed.retain_mut(|followed| {
             let Some(position) = followed.file.position_now() else { return false };
-            let Some(moved) = hiroma_kernel::quiet::files::moved_bytes(followed.file.pid) else {
+            let Some(moved) = hiroma_sys::quiet::files::moved_bytes(followed.file.pid) else {
                 return false;
             };
             let range = followed.stream.look(position, moved.saturating_sub(followed.moved));
@@ -146,7 +146,7 @@ mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
 
-    use hiroma_kernel::quiet::files::cached_permille;
+    use hiroma_sys::quiet::files::cached_permille;
 
     const MIB: u64 = 1 << 20;
 

@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use hiroma_kernel::cpu::{now_ns, thread_ns};
-use hiroma_kernel::host;
-use hiroma_kernel::quiet::affinity;
-use hiroma_kernel::quiet::files;
-use hiroma_kernel::quiet::memory;
-use hiroma_kernel::quiet::reclaim::{Mechanism, Reclaimed};
-use hiroma_kernel::quiet::tasks;
 use hiroma_policy::reclaim::{
     Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict,
 };
+use hiroma_sys::cpu::{now_ns, thread_ns};
+use hiroma_sys::host;
+use hiroma_sys::quiet::affinity;
+use hiroma_sys::quiet::files;
+use hiroma_sys::quiet::memory;
+use hiroma_sys::quiet::reclaim::{Mechanism, Reclaimed};
+use hiroma_sys::quiet::tasks;
 
 use crate::error::QuietError;
 use crate::metrics::{Endpoint, Metrics};

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use hiroma_kernel::cpu::thread_ns;
-use hiroma_kernel::quiet::memory::{Counters, MemoryInfo, NodeInfo, ZoneInfo, pressure};
-use hiroma_kernel::quiet::reclaim::Mechanism;
-use hiroma_kernel::quiet::tasks::{self, CpuTimes};
-use hiroma_kernel::quiet::watch::MemoryWatch;
 use hiroma_policy::reclaim::observe::HUGE_ORDER;
 use hiroma_policy::reclaim::{Node, Observation, PAGE_BYTES, Zone};
+use hiroma_sys::cpu::thread_ns;
+use hiroma_sys::quiet::memory::{Counters, MemoryInfo, NodeInfo, ZoneInfo, pressure};
+use hiroma_sys::quiet::reclaim::Mechanism;
+use hiroma_sys::quiet::tasks::{self, CpuTimes};
+use hiroma_sys::quiet::watch::MemoryWatch;
 
 /// Observes the machine repeatedly.
 #[derive(Debug)]

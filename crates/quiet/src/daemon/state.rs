@@ -4,8 +4,8 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use hiroma_kernel::hot::target::started_at;
-use hiroma_kernel::quiet::affinity;
+use hiroma_sys::hot::target::started_at;
+use hiroma_sys::quiet::affinity;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use hiroma_kernel::quiet::tasks::{Task, TaskKind};
+use hiroma_sys::quiet::tasks::{Task, TaskKind};
 
 use super::core::Seen;
 use super::work::{add, scale};

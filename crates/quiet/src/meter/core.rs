@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hiroma_kernel::quiet::affinity;
-use hiroma_kernel::quiet::noise::{Probe, name_of};
-use hiroma_kernel::quiet::tasks::Waited;
+use hiroma_sys::quiet::affinity;
+use hiroma_sys::quiet::noise::{Probe, name_of};
+use hiroma_sys::quiet::tasks::Waited;
 
 use super::work::{Loss, Worker, chunks_of};
 use super::{Gate, MeterError, Method, Options};

@@ -24,10 +24,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use hiroma_kernel::cpu::now_ns;
-use hiroma_kernel::quiet::memory::{MemoryInfo, Pressure, pressure};
-use hiroma_kernel::quiet::noise::{MemoryEvents, Probe, Ran};
-use hiroma_kernel::quiet::tasks::{self, CpuTimes, Task, TaskKind};
+use hiroma_sys::cpu::now_ns;
+use hiroma_sys::quiet::memory::{MemoryInfo, Pressure, pressure};
+use hiroma_sys::quiet::noise::{MemoryEvents, Probe, Ran};
+use hiroma_sys::quiet::tasks::{self, CpuTimes, Task, TaskKind};
 
 pub use attribute::{CoreNoise, Part};
 pub use core::{Detail, Quantum};
@@ -399,7 +399,7 @@ mod tests {
     use super::*;
 
     fn short(method: Method) -> Options {
-        let cpus = hiroma_kernel::quiet::affinity::of(0).unwrap();
+        let cpus = hiroma_sys::quiet::affinity::of(0).unwrap();
         Options {
             cpus: cpus[..1].to_vec(),
             duration: Duration::from_millis(300),

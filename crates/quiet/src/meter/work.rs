@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use hiroma_kernel::cpu::now_ns;
-use hiroma_kernel::quiet::noise::{Owner, Probe, Sums};
+use hiroma_sys::cpu::now_ns;
+use hiroma_sys::quiet::noise::{Owner, Probe, Sums};
 
 use super::attribute::Part;
 
@@ -205,7 +205,7 @@ fn split(gap_ns: u64, had: &Sums, loss: &mut Loss) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hiroma_kernel::quiet::tasks::TaskKind;
+    use hiroma_sys::quiet::tasks::TaskKind;
 
     fn divided(gap_ns: u64, had: Sums) -> (Vec<(Part, u64)>, u64) {
         let mut loss = Loss::default();

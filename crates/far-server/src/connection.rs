@@ -1,0 +1,442 @@
+//! One connection: reads requests, moves bytes between socket and pool, replies.
+//!
+//! Payloads are never stored in an intermediate buffer. On connections that may write, headers are
+//! received without any byte after them; a payload is received directly into the pool, together
+//! with the next header. A connection for reads receives many requests in one call, and must not
+//! write.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use hiroma_far_wire::{
+    ErrorCode, Frame, HEADER_BYTES, Header, Kind, Message, Purpose, ServerEvent, ServerSession,
+    WireError,
+};
+use hiroma_sys::hugepool::PoolRange;
+use hiroma_sys::sockets;
+
+use crate::Server;
+use crate::pool::Chunk;
+use crate::registry::Guest;
+use crate::seat::Seat;
+use crate::session::{Lane, Session};
+
+/// Time within which a peer must authenticate.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long an older connection of the same lane may take to end.
+const LANE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long to poll for the next request before sleeping: a wake-up costs about as much.
+const SPIN_TIME: Duration = Duration::from_micros(60);
+/// Maximum credit for spinning, which is earned by spins and waits that were short.
+const SPIN_CREDIT_MAX: i32 = 16;
+/// Replies that are held back while more requests are pending.
+const HELD_BYTES_MAX: usize = 64 * HEADER_BYTES;
+
+/// Why a connection ends.
+enum End {
+    /// The peer or the network closed it.
+    Closed,
+    /// The peer violated the protocol.
+    Wire(WireError),
+    /// The peer sent `Bye`.
+    Bye,
+}
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> End {
+        End::Closed
+    }
+}
+
+impl From<WireError> for End {
+    fn from(error: WireError) -> End {
+        End::Wire(error)
+    }
+}
+
+/// Runs one connection until it ends.
+pub fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, guest: &Guest) {
+    let wire = ServerSession::new(server.key.clone(), sockets::random());
+    let mut connection = Connection {
+        server,
+        stream,
+        wire,
+        rx: [0; 2048],
+        rx_start: 0,
+        rx_end: 0,
+        rx_max: 0,
+        tx: Vec::with_capacity(2 * HELD_BYTES_MAX),
+        credit: 0,
+        seat: Seat::new(),
+        id: 0,
+        deadline: Some(Instant::now() + HANDSHAKE_TIMEOUT),
+    };
+    let ended = connection.serve(peer, guest);
+    if let Err(End::Wire(error)) = ended {
+        (server.log)(&format!("{peer}: connection ended: {error}"));
+        let farewell = connection.wire.farewell(&error);
+        connection.tx.extend_from_slice(&farewell);
+        connection.part_with();
+    }
+    let _ = connection.stream.shutdown(std::net::Shutdown::Both);
+}
+
+struct Connection<'a> {
+    server: &'a Arc<Server>,
+    stream: TcpStream,
+    wire: ServerSession,
+    rx: [u8; 2048],
+    rx_start: usize,
+    rx_end: usize,
+    /// Maximum number of bytes to receive in one call; 0: only the frame that is arriving.
+    rx_max: usize,
+    /// Replies that were not sent yet.
+    tx: Vec<u8>,
+    credit: i32,
+    seat: Seat,
+    /// The request that is being served.
+    id: u64,
+    /// The time by which the peer must authenticate, until it has.
+    deadline: Option<Instant>,
+}
+
+impl Connection<'_> {
+    fn serve(&mut self, peer: SocketAddr, guest: &Guest) -> Result<(), End> {
+        sockets::tune(&self.stream)?;
+        self.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
+        self.stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
+        let (token, number, purpose) = loop {
+            match self.next_event()? {
+                ServerEvent::Send(bytes) => self.tx.extend_from_slice(&bytes),
+                ServerEvent::Open(Frame {
+                    id,
+                    message: Message::Open { token, lane, purpose },
+                }) => {
+                    self.id = id;
+                    break (token, lane, purpose);
+                }
+                ServerEvent::Open(frame) | ServerEvent::Request(frame) => {
+                    return Err(WireError::Unexpected {
+                        kind: frame.message.kind(),
+                        expected: "an open",
+                    }
+                    .into());
+                }
+            }
+        };
+        guest.is_known();
+        self.deadline = None;
+        self.stream.set_read_timeout(None)?;
+        self.stream.set_write_timeout(None)?;
+        let lane = Lane::new(self.stream.try_clone()?);
+        let session = match self.server.registry.open(token, &peer.to_string(), &self.server.log) {
+            Ok(session) => session,
+            Err(code) => {
+                self.refuse(
+                    code,
+                    "the server does not have this session (any more): its content is gone",
+                );
+                return Ok(());
+            }
+        };
+        let result = match session.enter(number, &lane, LANE_PATIENCE) {
+            Ok(()) => {
+                self.say(&Message::Opened { token: session.token, usage: session.usage() });
+                self.rx_max = if purpose == Purpose::Read { self.rx.len() } else { 0 };
+                self.serve_session(&session, purpose)
+            }
+            Err(code) => {
+                self.refuse(code, "an older connection of this client is still busy");
+                Ok(())
+            }
+        };
+        if matches!(result, Err(End::Bye)) {
+            self.server.registry.goodbye(&session);
+        }
+        session.leave(number, &lane);
+        drop(session);
+        self.server.registry.sweep(&self.server.log);
+        result
+    }
+
+    fn serve_session(&mut self, session: &Session, purpose: Purpose) -> Result<(), End> {
+        loop {
+            let ServerEvent::Request(frame) = self.next_event()? else {
+                return Err(
+                    WireError::Unexpected { kind: Kind::Open, expected: "a request" }.into()
+                );
+            };
+            self.id = frame.id;
+            match frame.message {
+                Message::Read { addr, len } => self.read(session, addr, len)?,
+                Message::Write { addr, len } => {
+                    if purpose == Purpose::Read {
+                        return Err(WireError::Unexpected {
+                            kind: Kind::Write,
+                            expected: "a read",
+                        }
+                        .into());
+                    }
+                    self.write(session, addr, len as usize)?;
+                }
+                Message::Free { addr, len } => match session.free(addr, len as usize) {
+                    Ok(()) => self.say(&Message::Ack),
+                    Err(code) => self.fail(code, "no chunks of yours start there"),
+                },
+                Message::Reserve { chunks } => {
+                    let mut granted = session.reserve(chunks as usize);
+                    if granted == 0 && chunks > 0 {
+                        self.server.registry.make_room(&self.server.log);
+                        granted = session.reserve(chunks as usize);
+                    }
+                    self.say(&Message::Granted { chunks: granted as u32, usage: session.usage() });
+                }
+                Message::Attach { token, space } => {
+                    let attached = self
+                        .server
+                        .registry
+                        .memory(token)
+                        .and_then(|memory| session.attach(space, memory));
+                    match attached {
+                        Ok(()) => self.say(&Message::Ack),
+                        Err(ErrorCode::TooMany) => self.fail(
+                            ErrorCode::TooMany,
+                            "too many generations of forks: no more can be attached",
+                        ),
+                        Err(code) => self
+                            .fail(code, "the session to attach is gone, and its content with it"),
+                    }
+                }
+                Message::Fork => {
+                    session.expect_child();
+                    self.say(&Message::Ack);
+                }
+                Message::Usage => self.say(&Message::UsageReply { usage: session.usage() }),
+                Message::Ping => self.say(&Message::Ack),
+                Message::Bye => return Err(End::Bye),
+                other => {
+                    return Err(WireError::Unexpected {
+                        kind: other.kind(),
+                        expected: "a request",
+                    }
+                    .into());
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, session: &Session, addr: u64, len: u32) -> Result<(), End> {
+        let (chunk, at) = match session.find(addr, len as usize) {
+            Ok(found) => found,
+            Err(code) => {
+                self.fail(code, "nothing is stored there");
+                return Ok(());
+            }
+        };
+        session.counters.reads.fetch_add(1, Ordering::Relaxed);
+        session.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+        let header =
+            Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
+        self.tx.extend_from_slice(&header.encode());
+        self.send_with(&chunk, at, len as usize)?;
+        self.seat.answered(len);
+        Ok(())
+    }
+
+    /// Sends what is held back and then a range of a chunk.
+    fn send_with(&mut self, chunk: &Chunk, at: usize, len: usize) -> io::Result<()> {
+        let (mut head, mut done) = (0, 0);
+        while head < self.tx.len() || done < len {
+            let range = chunk.range(at + done, len - done);
+            let sent = match self.server.registry.pool().memory.send(
+                self.stream.as_fd(),
+                &self.tx[head..],
+                range,
+            ) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => sent,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let of_head = sent.min(self.tx.len() - head);
+            head += of_head;
+            done += sent - of_head;
+        }
+        self.tx.clear();
+        Ok(())
+    }
+
+    fn write(&mut self, session: &Session, addr: u64, len: usize) -> Result<(), End> {
+        let mut place = session.find_or_take(addr, len);
+        if place.as_ref().is_err_and(|code| *code == ErrorCode::Full) {
+            self.server.registry.make_room(&self.server.log);
+            place = session.find_or_take(addr, len);
+        }
+        match place {
+            Ok((chunk, at)) => self.receive_into(&chunk, at, len)?,
+            Err(code) => {
+                self.skip(len)?;
+                let reason = if code == ErrorCode::Full {
+                    "the server's memory is full"
+                } else {
+                    "a write must stay inside a chunk of its own session"
+                };
+                self.fail(code, reason);
+                return Ok(());
+            }
+        }
+        session.counters.writes.fetch_add(1, Ordering::Relaxed);
+        session.counters.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.say(&Message::Ack);
+        Ok(())
+    }
+
+    /// Receives a payload, and as much of the next header as is available.
+    fn receive_into(&mut self, chunk: &Chunk, at: usize, len: usize) -> Result<(), End> {
+        debug_assert!(
+            self.rx_start == self.rx_end,
+            "a connection that may write receives no byte of a payload with a header"
+        );
+        let mut done = 0;
+        while done < len {
+            let range = chunk.range(at + done, len - done);
+            let received =
+                self.receive(|connection, wait| connection.receive_payload(range, wait))?;
+            let of_payload = received.min(len - done);
+            self.wire.inbound().payload_received(of_payload);
+            done += of_payload;
+            (self.rx_start, self.rx_end) = (0, received - of_payload);
+        }
+        Ok(())
+    }
+
+    fn receive_payload(&mut self, range: PoolRange, wait: bool) -> io::Result<usize> {
+        let memory = &self.server.registry.pool().memory;
+        memory.receive(self.stream.as_fd(), range, &mut self.rx[..HEADER_BYTES], wait)
+    }
+
+    /// Receives and discards a payload that has no destination.
+    fn skip(&mut self, len: usize) -> Result<(), End> {
+        let mut left = len;
+        while left > 0 {
+            let max = left.min(self.rx.len());
+            let received =
+                self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
+            self.wire.inbound().payload_received(received);
+            left -= received;
+        }
+        Ok(())
+    }
+
+    fn receive_bytes(&mut self, from: usize, to: usize, wait: bool) -> io::Result<usize> {
+        use rustix::net::{RecvFlags, recv};
+        let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+        let (received, _) = recv(&self.stream, &mut self.rx[from..to], flags)?;
+        Ok(received)
+    }
+
+    /// Receives what is available without waiting; if nothing is, sends what is held back and
+    /// waits, first spinning for a moment if that has paid lately.
+    fn receive(
+        &mut self,
+        mut attempt: impl FnMut(&mut Self, bool) -> io::Result<usize>,
+    ) -> Result<usize, End> {
+        if self.tx.len() > HELD_BYTES_MAX {
+            self.flush()?;
+        }
+        let mut try_once = |connection: &mut Self, wait| loop {
+            match attempt(connection, wait) {
+                Ok(0) => return Err(End::Closed),
+                Ok(received) => return Ok(Some(received)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock && !wait => {
+                    return Ok(None);
+                }
+                Err(error) => return Err(End::from(error)),
+            }
+        };
+        if let Some(received) = try_once(self, false)? {
+            return Ok(received);
+        }
+        self.flush()?;
+        let start = Instant::now();
+        if self.credit > 0 && !self.seat.is_beside_client(&self.stream) {
+            while start.elapsed() < SPIN_TIME {
+                std::thread::yield_now();
+                if let Some(received) = try_once(self, false)? {
+                    self.credit = (self.credit + 1).min(SPIN_CREDIT_MAX);
+                    return Ok(received);
+                }
+            }
+            self.credit -= 4;
+        }
+        if self.credit <= 0 {
+            self.seat.come_home();
+        }
+        let received = try_once(self, true)?;
+        if start.elapsed() < 2 * SPIN_TIME {
+            self.credit = (self.credit + 1).min(SPIN_CREDIT_MAX);
+        }
+        received.ok_or(End::Closed)
+    }
+
+    fn next_event(&mut self) -> Result<ServerEvent, End> {
+        loop {
+            if self.rx_start == self.rx_end {
+                let max = self.wire.missing().max(self.rx_max).min(self.rx.len());
+                let received =
+                    self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
+                (self.rx_start, self.rx_end) = (0, received);
+            }
+            if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+                return Err(End::Closed);
+            }
+            let (used, event) = self.wire.receive(&self.rx[self.rx_start..self.rx_end])?;
+            self.rx_start += used;
+            if let Some(event) = event {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if !self.tx.is_empty() {
+            self.stream.write_all(&self.tx)?;
+            self.tx.clear();
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, message: &Message) {
+        message.encode(self.wire.version(), self.id, &mut self.tx);
+    }
+
+    fn fail(&mut self, code: ErrorCode, text: &str) {
+        self.say(&Message::Error { code, text: text.to_owned() });
+    }
+
+    /// Refuses the purpose of the connection.
+    fn refuse(&mut self, code: ErrorCode, text: &str) {
+        self.fail(code, text);
+        self.part_with();
+    }
+
+    /// Sends the last message and gives the peer time to read it: closing a socket with unread
+    /// bytes would discard it.
+    fn part_with(&mut self) {
+        let _ = self.stream.set_write_timeout(Some(Duration::from_secs(1)));
+        let _ = self.stream.set_read_timeout(Some(Duration::from_secs(1)));
+        let said = self.flush().and_then(|()| self.stream.shutdown(std::net::Shutdown::Write));
+        let mut left = 1 << 20;
+        while said.is_ok() && left > 0 {
+            match self.stream.read(&mut self.rx) {
+                Ok(0) | Err(_) => return,
+                Ok(count) => left -= count.min(left),
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The memory server: lends memory to clients over TCP, in chunks of 2 MiB on huge pages.
+//!
+//! [`serve`] starts it; every connection has its own thread. A client's memory belongs to its
+//! *session*, which lives while it has a connection, and for a grace period after the last one
+//! broke. It is freed immediately when the client sends `Bye`.
+
+mod connection;
+mod options;
+mod pool;
+mod registry;
+mod seat;
+mod session;
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use hiroma_far_wire::{CHUNK, Key};
+use hiroma_units::Bytes;
+
+pub use options::{Log, ServeOptions, ServerError};
+pub use registry::{ServerStats, SessionStats};
+
+use registry::{Guest, Registry};
+
+/// Maximum number of connections.
+const CONNECTIONS_MAX: usize = 4096;
+/// Maximum number of connections that are not authenticated.
+const STRANGERS_MAX: usize = 64;
+
+/// State that all threads of one server share.
+pub(crate) struct Server {
+    pub registry: Registry,
+    pub key: Option<Key>,
+    pub log: Log,
+    pub stopping: AtomicBool,
+}
+
+/// A running server. It stops when this is dropped.
+pub struct ServerHandle {
+    server: Arc<Server>,
+    local_addr: SocketAddr,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+    tending: Mutex<Option<JoinHandle<()>>>,
+    readying: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Starts a server, which runs in its own threads.
+pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
+    let key = options.load_key()?;
+    let chunks = options.check_memory()?;
+    let listener = options.listen(key.is_some())?;
+    let local_addr = listener
+        .local_addr()
+        .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
+    let registry = Registry::new(chunks, options.grace)
+        .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
+    let server =
+        Arc::new(Server { registry, key, log: options.log, stopping: AtomicBool::new(false) });
+    (server.log)(&format!("lending {} on {local_addr}", Bytes((chunks * CHUNK) as u64)));
+    let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
+        std::thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .map_err(|source| ServerError::Thread { source })
+    };
+    let acceptor = Arc::clone(&server);
+    let accepting = spawn("hiroma-accept", Box::new(move || accept(&acceptor, &listener)))?;
+    let tender = Arc::clone(&server);
+    let tending = spawn("hiroma-tend", Box::new(move || tender.registry.tend(&tender.log)))?;
+    let readier = Arc::clone(&server);
+    let readying = spawn(
+        "hiroma-ready",
+        Box::new(move || readier.registry.pool().keep_ready(&readier.stopping)),
+    )?;
+    let [accepting, tending, readying] =
+        [accepting, tending, readying].map(|thread| Mutex::new(Some(thread)));
+    Ok(ServerHandle { server, local_addr, accepting, tending, readying })
+}
+
+impl ServerHandle {
+    /// The address on which it listens; shows the port when port 0 was requested.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    /// Usage of the server and of each client.
+    pub fn stats(&self) -> ServerStats {
+        self.server.registry.stats()
+    }
+
+    /// Ends every connection, frees the memory, and returns when that is done. May be called more
+    /// than once.
+    pub fn stop(&self) {
+        if !self.server.stopping.swap(true, Ordering::SeqCst) {
+            // The acceptor blocks in `accept`; a connection of our own wakes it.
+            drop(TcpStream::connect_timeout(&self.wake_addr(), Duration::from_secs(1)));
+        }
+        self.server.registry.stop();
+        self.server.registry.pool().wake();
+        self.wait();
+        self.server.registry.wait_until_idle();
+    }
+
+    /// Waits until the server is stopped.
+    pub fn wait(&self) {
+        for thread in [&self.accepting, &self.tending, &self.readying] {
+            if let Some(thread) = thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    fn wake_addr(&self) -> SocketAddr {
+        let mut addr = self.local_addr;
+        if addr.ip().is_unspecified() {
+            addr.set_ip(if addr.is_ipv4() {
+                std::net::Ipv4Addr::LOCALHOST.into()
+            } else {
+                std::net::Ipv6Addr::LOCALHOST.into()
+            });
+        }
+        addr
+    }
+}
+
+impl Drop for ServerHandle {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn accept(server: &Arc<Server>, listener: &TcpListener) {
+    loop {
+        let accepted = listener.accept();
+        if server.stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        match accepted {
+            Ok((stream, peer)) => start_connection(server, stream, peer),
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                ) => {}
+            Err(error) => {
+                // Out of descriptors or memory: existing connections continue; new ones have to
+                // wait.
+                (server.log)(&format!("cannot accept a connection: {error}; trying again"));
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    }
+}
+
+fn start_connection(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
+    let Ok(closer) = stream.try_clone() else { return };
+    let Some(guest) = Guest::admit(server, closer, CONNECTIONS_MAX, STRANGERS_MAX) else {
+        (server.log)(&format!("turned {peer} away: too many connections"));
+        return;
+    };
+    let shared = Arc::clone(server);
+    let started = std::thread::Builder::new().name("hiroma-conn".to_owned()).spawn(move || {
+        connection::run(&shared, stream, peer, &guest);
+    });
+    if let Err(error) = started {
+        (server.log)(&format!("turned {peer} away: no thread for it: {error}"));
+    }
+}

@@ -1,0 +1,171 @@
+//! The options of a server, and errors in them.
+
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hiroma_far_wire::{CHUNK, Key, KeyError};
+use hiroma_sys::host::memory;
+use hiroma_units::Bytes;
+
+/// Receives one line about an event, without a line end.
+pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// The options of a server.
+#[derive(Clone)]
+pub struct ServeOptions {
+    /// `HOST:PORT`; port 0 chooses any. Any address except this machine's loopback needs a key.
+    pub listen: String,
+    /// Memory to lend, rounded down to whole chunks of 2 MiB.
+    pub memory_bytes: u64,
+    /// File with the shared key.
+    pub key_file: Option<PathBuf>,
+    /// How long a session is kept after its last connection broke without a `Bye`.
+    pub grace: Duration,
+    /// Receives messages about clients that connect and disconnect.
+    pub log: Log,
+}
+
+impl Default for ServeOptions {
+    fn default() -> Self {
+        ServeOptions {
+            listen: "127.0.0.1:7070".to_owned(),
+            memory_bytes: 1 << 30,
+            key_file: None,
+            grace: Duration::from_secs(60),
+            log: Arc::new(|_| {}),
+        }
+    }
+}
+
+/// Why a server does not start. Every message states what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The address is invalid.
+    #[error(
+        "`{listen}` is not an address to listen on: write HOST:PORT, as in 127.0.0.1:7070 ({source})"
+    )]
+    Address { listen: String, source: io::Error },
+    /// Listening beyond this machine without a key.
+    #[error(
+        "{listen} can be reached from other machines, and anyone who can connect could read and write the memory: make a key (head -c 32 /dev/urandom | base64 > hiroma.key), give it to server and clients by --key-file, or listen on 127.0.0.1"
+    )]
+    KeyNeeded { listen: String },
+    /// The key file cannot be read.
+    #[error("cannot read the key file {path}: {source}; make one with `head -c 32 /dev/urandom | base64 > {path}`", path = path.display())]
+    KeyFile { path: PathBuf, source: io::Error },
+    /// The key is not valid.
+    #[error("{path}: {source}", path = path.display())]
+    Key { path: PathBuf, source: KeyError },
+    /// Another program listens there.
+    #[error(
+        "{listen} is in use by another program: stop that one (`ss -ltnp` shows it) or choose another port with --listen"
+    )]
+    InUse { listen: String },
+    /// Listening failed for another reason.
+    #[error("cannot listen on {listen}: {source}")]
+    Listen { listen: String, source: io::Error },
+    /// More than the machine has.
+    #[error(
+        "--memory {asked} is more than this machine has ({machine}): lend less, and leave some for the system"
+    )]
+    TooMuch { asked: Bytes, machine: Bytes },
+    /// Less than a chunk.
+    #[error("--memory {asked} is too little: memory is lent in chunks of {chunk}", chunk = Bytes(CHUNK as u64))]
+    TooLittle { asked: Bytes },
+    /// Address space could not be reserved.
+    #[error(
+        "cannot reserve {memory} of address space: {source}; is there a limit on this shell (`ulimit -v`)?"
+    )]
+    Pool { memory: Bytes, source: io::Error },
+    /// A thread could not be started.
+    #[error("cannot start a thread: {source}; is there a limit on processes (`ulimit -u`)?")]
+    Thread { source: io::Error },
+}
+
+impl ServeOptions {
+    pub(crate) fn load_key(&self) -> Result<Option<Key>, ServerError> {
+        let Some(path) = &self.key_file else { return Ok(None) };
+        let content = std::fs::read(path)
+            .map_err(|source| ServerError::KeyFile { path: path.clone(), source })?;
+        let key = Key::from_file_content(&content)
+            .map_err(|source| ServerError::Key { path: path.clone(), source })?;
+        Ok(Some(key))
+    }
+
+    /// The number of chunks to lend.
+    pub(crate) fn check_memory(&self) -> Result<usize, ServerError> {
+        let (asked, machine) = (Bytes(self.memory_bytes), memory::machine());
+        if asked.0 < CHUNK as u64 {
+            return Err(ServerError::TooLittle { asked });
+        }
+        if asked.0 > machine.0 {
+            return Err(ServerError::TooMuch { asked, machine });
+        }
+        Ok((asked.0 / CHUNK as u64) as usize)
+    }
+
+    pub(crate) fn listen(&self, has_key: bool) -> Result<TcpListener, ServerError> {
+        let listen = self.listen.clone();
+        let addrs = match self.listen.to_socket_addrs() {
+            Ok(addrs) => addrs.collect::<Vec<_>>(),
+            Err(source) => return Err(ServerError::Address { listen, source }),
+        };
+        if !has_key && !addrs.iter().all(|addr| addr.ip().is_loopback()) {
+            return Err(ServerError::KeyNeeded { listen });
+        }
+        TcpListener::bind(&addrs[..]).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ServerError::InUse { listen },
+            _ => ServerError::Listen { listen, source },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serve;
+
+    fn refused(options: ServeOptions) -> String {
+        serve(options).err().expect("must be refused").to_string()
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_with_advice() {
+        let options = ServeOptions { listen: "127.0.0.1:0".into(), ..ServeOptions::default() };
+        let text = refused(ServeOptions { memory_bytes: 1 << 60, ..options.clone() });
+        assert!(text.contains("more than this machine has"), "{text}");
+        let text = refused(ServeOptions { memory_bytes: 4096, ..options.clone() });
+        assert!(text.contains("chunks of 2MiB"), "{text}");
+        let text = refused(ServeOptions { listen: "7070".into(), ..options.clone() });
+        assert!(text.contains("write HOST:PORT"), "{text}");
+        let text = refused(ServeOptions { key_file: Some("/does/not/exist".into()), ..options });
+        assert!(text.contains("/dev/urandom"), "{text}");
+    }
+
+    #[test]
+    fn beyond_loopback_a_key_is_needed() {
+        let options = ServeOptions { listen: "0.0.0.0:0".into(), ..ServeOptions::default() };
+        let text = refused(options.clone());
+        assert!(text.contains("--key-file"), "{text}");
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, "short").unwrap();
+        let text = refused(ServeOptions { key_file: Some(key.clone()), ..options.clone() });
+        assert!(text.contains("only 5 bytes"), "{text}");
+        std::fs::write(&key, "0123456789abcdef0123456789abcdef\n").unwrap();
+        serve(ServeOptions { key_file: Some(key), ..options }).unwrap().stop();
+    }
+
+    #[test]
+    fn a_port_in_use_is_named() {
+        let first = serve(ServeOptions { listen: "127.0.0.1:0".into(), ..ServeOptions::default() })
+            .unwrap();
+        let listen = first.local_addr().to_string();
+        let text = refused(ServeOptions { listen: listen.clone(), ..ServeOptions::default() });
+        assert!(text.contains(&listen) && text.contains("in use"), "{text}");
+    }
+}

@@ -1,0 +1,262 @@
+//! One client's memory and its connections.
+
+use std::collections::HashMap;
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hiroma_far_wire::{CHUNK, ErrorCode, MAX_SPACES, SPACE_SHIFT, SessionToken, SessionUsage};
+
+use crate::pool::{Chunk, Pool};
+
+/// Locks a mutex. After a panic the value is still consistent, because no lock is held over
+/// anything that can panic.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The chunks of one session. Other sessions can keep them alive by attaching them.
+pub struct Memory {
+    pool: Arc<Pool>,
+    owner: u64,
+    chunks: Mutex<HashMap<u64, Arc<Chunk>>>,
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        lock(&self.chunks).clear();
+        self.pool.cool(self.owner);
+    }
+}
+
+/// Requests of one session.
+#[derive(Default)]
+pub struct Counters {
+    pub reads: AtomicU64,
+    pub writes: AtomicU64,
+    pub read_bytes: AtomicU64,
+    pub written_bytes: AtomicU64,
+}
+
+/// One connection of a session.
+pub struct Lane {
+    socket: TcpStream,
+    ended: Mutex<bool>,
+    signal: Condvar,
+}
+
+impl Lane {
+    pub fn new(socket: TcpStream) -> Arc<Lane> {
+        Arc::new(Lane { socket, ended: Mutex::new(false), signal: Condvar::new() })
+    }
+
+    pub fn shut(&self) {
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    pub fn set_ended(&self) {
+        *lock(&self.ended) = true;
+        self.signal.notify_all();
+    }
+
+    /// Whether the lane's thread has completed its last request; waits up to `patience` for that.
+    fn wait_ended(&self, patience: Duration) -> bool {
+        let guard = lock(&self.ended);
+        let (guard, _) = self
+            .signal
+            .wait_timeout_while(guard, patience, |ended| !*ended)
+            .unwrap_or_else(PoisonError::into_inner);
+        *guard
+    }
+}
+
+/// The part of a session that changes with its connections.
+#[derive(Default)]
+pub struct Presence {
+    pub lanes: HashMap<u32, Arc<Lane>>,
+    /// Lanes that are being opened.
+    pub opening: usize,
+    /// The time since which there has been no connection.
+    pub alone_since: Option<Instant>,
+    /// The client sent `Bye`.
+    pub said_bye: bool,
+    /// Children that were announced and have not attached the memory yet.
+    pub forks_due: usize,
+    /// It is no longer listed and accepts no connections.
+    pub closed: bool,
+}
+
+/// One client of the server.
+pub struct Session {
+    pub number: u64,
+    pub token: SessionToken,
+    pub peer: String,
+    pub memory: Arc<Memory>,
+    pub presence: Mutex<Presence>,
+    pub counters: Counters,
+    attached: Mutex<Vec<(u16, Arc<Memory>)>>,
+    reserved: AtomicUsize,
+    pool: Arc<Pool>,
+}
+
+impl Session {
+    pub fn new(number: u64, token: SessionToken, peer: String, pool: &Arc<Pool>) -> Arc<Session> {
+        let memory =
+            Arc::new(Memory { pool: Arc::clone(pool), owner: number, chunks: Mutex::default() });
+        Arc::new(Session {
+            number,
+            token,
+            peer,
+            memory,
+            presence: Mutex::new(Presence { opening: 1, ..Presence::default() }),
+            counters: Counters::default(),
+            attached: Mutex::default(),
+            reserved: AtomicUsize::new(0),
+            pool: Arc::clone(pool),
+        })
+    }
+
+    /// Makes `lane` the connection of number `number`. An older one of the same number is ended
+    /// first, and its last request is complete when this returns: nothing of it can arrive after
+    /// what the new one sends.
+    pub fn enter(
+        &self,
+        number: u32,
+        lane: &Arc<Lane>,
+        patience: Duration,
+    ) -> Result<(), ErrorCode> {
+        let older = {
+            let mut presence = lock(&self.presence);
+            presence.opening -= 1;
+            presence.alone_since = None;
+            presence.lanes.insert(number, Arc::clone(lane))
+        };
+        let Some(older) = older else { return Ok(()) };
+        older.shut();
+        if older.wait_ended(patience) { Ok(()) } else { Err(ErrorCode::TooMany) }
+    }
+
+    /// Removes a connection that has ended.
+    pub fn leave(&self, number: u32, lane: &Arc<Lane>) {
+        lane.set_ended();
+        let mut presence = lock(&self.presence);
+        if presence.lanes.get(&number).is_some_and(|present| Arc::ptr_eq(present, lane)) {
+            presence.lanes.remove(&number);
+        }
+        if presence.lanes.is_empty() && presence.opening == 0 {
+            presence.alone_since = Some(Instant::now());
+        }
+    }
+
+    /// A child of the client will attach the memory.
+    pub fn expect_child(&self) {
+        lock(&self.presence).forks_due += 1;
+    }
+
+    /// Ends all connections.
+    pub fn shut(&self) {
+        lock(&self.presence).lanes.values().for_each(|lane| lane.shut());
+    }
+
+    /// Reserves chunks for this session; returns how many.
+    pub fn reserve(&self, asked: usize) -> usize {
+        let granted = self.pool.reserve(asked);
+        self.reserved.fetch_add(granted, Ordering::SeqCst);
+        granted
+    }
+
+    /// The chunk that contains `addr` and the offset in it, for reading.
+    pub fn find(&self, addr: u64, len: usize) -> Result<(Arc<Chunk>, usize), ErrorCode> {
+        let (space, chunk, at) = split(addr, len)?;
+        let find = |memory: &Memory| lock(&memory.chunks).get(&chunk).cloned();
+        let found = match space {
+            0 => find(&self.memory),
+            _ => lock(&self.attached)
+                .iter()
+                .find(|(number, _)| *number == space)
+                .and_then(|(_, memory)| find(memory)),
+        };
+        found.map(|chunk| (chunk, at)).ok_or(ErrorCode::BadAddress)
+    }
+
+    /// The same for writing: the chunk is taken from the pool if necessary. Attached memory cannot
+    /// be written.
+    pub fn find_or_take(&self, addr: u64, len: usize) -> Result<(Arc<Chunk>, usize), ErrorCode> {
+        let (space, number, at) = split(addr, len)?;
+        if space != 0 {
+            return Err(ErrorCode::BadAddress);
+        }
+        let mut chunks = lock(&self.memory.chunks);
+        if let Some(chunk) = chunks.get(&number) {
+            return Ok((Arc::clone(chunk), at));
+        }
+        let set_aside = self
+            .reserved
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1))
+            .is_ok();
+        let chunk = Arc::new(self.pool.take(self.number, set_aside).ok_or(ErrorCode::Full)?);
+        chunks.insert(number, Arc::clone(&chunk));
+        Ok((chunk, at))
+    }
+
+    /// Frees chunks. Missing ones are no error: the request may have been sent twice.
+    pub fn free(&self, addr: u64, len: usize) -> Result<(), ErrorCode> {
+        if addr >> SPACE_SHIFT != 0 || addr % CHUNK as u64 != 0 {
+            return Err(ErrorCode::BadAddress);
+        }
+        let first = addr / CHUNK as u64;
+        let freed: Vec<_> = {
+            let mut chunks = lock(&self.memory.chunks);
+            (first..first + (len / CHUNK) as u64)
+                .filter_map(|number| chunks.remove(&number))
+                .collect()
+        };
+        drop(freed);
+        Ok(())
+    }
+
+    /// Makes `memory` readable as space `space`.
+    pub fn attach(&self, space: u16, memory: Arc<Memory>) -> Result<(), ErrorCode> {
+        if space == 0 || space > MAX_SPACES {
+            return Err(ErrorCode::TooMany);
+        }
+        let mut attached = lock(&self.attached);
+        attached.retain(|(number, _)| *number != space);
+        attached.push((space, memory));
+        Ok(())
+    }
+
+    /// Usage of the session.
+    pub fn usage(&self) -> SessionUsage {
+        let pool = self.pool.usage();
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        SessionUsage {
+            used_chunks: lock(&self.memory.chunks).len() as u64,
+            reserved_chunks: self.reserved.load(Ordering::SeqCst) as u64,
+            free_chunks: (pool.total - pool.used - pool.reserved) as u64,
+            total_chunks: pool.total as u64,
+            reads: count(&self.counters.reads),
+            writes: count(&self.counters.writes),
+            read_bytes: count(&self.counters.read_bytes),
+            written_bytes: count(&self.counters.written_bytes),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.pool.unreserve(self.reserved.swap(0, Ordering::SeqCst));
+    }
+}
+
+/// Space, number of the chunk, and offset in it.
+fn split(addr: u64, len: usize) -> Result<(u16, u64, usize), ErrorCode> {
+    let space = (addr >> SPACE_SHIFT) as u16;
+    let inner = addr & ((1 << SPACE_SHIFT) - 1);
+    let at = (inner % CHUNK as u64) as usize;
+    if len > CHUNK - at {
+        return Err(ErrorCode::BadAddress);
+    }
+    Ok((space, inner / CHUNK as u64, at))
+}

@@ -1,0 +1,405 @@
+//! How a server handles misbehaving peers, over real sockets.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use hiroma_far_server::{ServeOptions, ServerHandle, serve};
+use hiroma_far_wire::{
+    CHUNK, ClientEvent, ClientSession, ErrorCode, Frame, HEADER_BYTES, Header, Key, Kind, Message,
+    Purpose, SPACE_SHIFT, SessionToken, WireError,
+};
+
+fn server(memory_bytes: u64) -> ServerHandle {
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes,
+        grace: Duration::ZERO,
+        ..ServeOptions::default()
+    };
+    serve(options).unwrap()
+}
+
+fn dial(server: &ServerHandle) -> TcpStream {
+    let stream = TcpStream::connect(server.local_addr()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !happens() {
+        assert!(Instant::now() < deadline, "{what} never happened");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A client that sends whatever the test requires.
+struct Peer {
+    stream: TcpStream,
+    wire: ClientSession,
+}
+
+impl Peer {
+    fn greet(server: &ServerHandle, key: Option<Key>) -> Result<Peer, WireError> {
+        let mut stream = dial(server);
+        let (mut wire, hello) = ClientSession::start(key, [9; 32]);
+        stream.write_all(&hello).unwrap();
+        loop {
+            let mut bytes = vec![0; wire.missing()];
+            let count = stream.read(&mut bytes).unwrap();
+            assert!(count > 0, "closed without a word");
+            match wire.receive(&bytes[..count])?.1 {
+                Some(ClientEvent::Send(bytes)) => stream.write_all(&bytes).unwrap(),
+                Some(ClientEvent::Ready) => return Ok(Peer { stream, wire }),
+                _ => {}
+            }
+        }
+    }
+
+    fn open(
+        server: &ServerHandle,
+        token: SessionToken,
+        lane: u32,
+        purpose: Purpose,
+    ) -> (Peer, Message) {
+        let mut peer = Peer::greet(server, None).unwrap();
+        peer.send(&Message::Open { token, lane, purpose }, &[]);
+        let answer = peer.hear();
+        (peer, answer)
+    }
+
+    fn new_session(server: &ServerHandle) -> (Peer, SessionToken) {
+        match Peer::open(server, SessionToken::NEW, 1, Purpose::Write) {
+            (peer, Message::Opened { token, .. }) => (peer, token),
+            (_, other) => panic!("{other:?}"),
+        }
+    }
+
+    fn send(&mut self, message: &Message, payload: &[u8]) {
+        let mut bytes = Vec::new();
+        message.encode(1, 5, &mut bytes);
+        bytes.extend_from_slice(payload);
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    fn hear(&mut self) -> Message {
+        self.try_hear().expect("the connection ended")
+    }
+
+    fn try_hear(&mut self) -> Option<Message> {
+        loop {
+            let mut bytes = vec![0; self.wire.missing()];
+            let count = self.stream.read(&mut bytes).unwrap_or(0);
+            if count == 0 {
+                return None;
+            }
+            if let Some(ClientEvent::Frame(Frame { message, .. })) =
+                self.wire.receive(&bytes[..count]).unwrap().1
+            {
+                return Some(message);
+            }
+        }
+    }
+
+    fn ask(&mut self, message: &Message, payload: &[u8]) -> Message {
+        self.send(message, payload);
+        self.hear()
+    }
+
+    fn read(&mut self, addr: u64, len: u32) -> Result<Vec<u8>, ErrorCode> {
+        match self.ask(&Message::Read { addr, len }, &[]) {
+            Message::ReadReply { .. } => {
+                let mut bytes = vec![0; len as usize];
+                self.stream.read_exact(&mut bytes).unwrap();
+                self.wire.inbound().payload_received(bytes.len());
+                Ok(bytes)
+            }
+            Message::Error { code, .. } => Err(code),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn write(&mut self, addr: u64, bytes: &[u8]) -> Result<(), ErrorCode> {
+        match self.ask(&Message::Write { addr, len: bytes.len() as u32 }, bytes) {
+            Message::Ack => Ok(()),
+            Message::Error { code, .. } => Err(code),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn still_serves(server: &ServerHandle) {
+    let (mut peer, _) = Peer::new_session(server);
+    peer.write(8192, &[7; 4096]).unwrap();
+    assert_eq!(peer.read(8192, 4096).unwrap(), [7; 4096]);
+}
+
+#[test]
+fn garbage_is_answered_with_a_reason_and_the_end_of_the_connection() {
+    let server = server(8 << 20);
+    let hello = |version: u16| {
+        Header { version, kind: Kind::Hello, id: 0, addr: 0, len: 36 }.encode().to_vec()
+    };
+    let mut damaged = hello(1);
+    damaged[20] ^= 1;
+    let cases = [
+        (b"GET / HTTP/1.1\r\nHost: hiroma\r\n\r\n".to_vec(), "does not speak"),
+        (vec![0xff; 5000], "does not speak"),
+        (hello(7), "version 7"),
+        (damaged, "damaged"),
+        (
+            Header { version: 1, kind: Kind::Hello, id: 0, addr: 0, len: u32::MAX }
+                .encode()
+                .to_vec(),
+            "that cannot be",
+        ),
+        (
+            Header { version: 1, kind: Kind::Read, id: 0, addr: 0, len: 4096 }.encode().to_vec(),
+            "when a hello was due",
+        ),
+    ];
+    for (bytes, expected) in cases {
+        let mut stream = dial(&server);
+        let _ = stream.write_all(&bytes);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(text.contains(expected), "{text:?} should say {expected:?}");
+    }
+    assert!(server.stats().sessions.is_empty());
+    still_serves(&server);
+}
+
+#[test]
+fn frames_that_are_cut_off_leave_nothing_behind() {
+    let server = server(8 << 20);
+    for cut in [0, 1, 31, HEADER_BYTES, HEADER_BYTES + 1000] {
+        let (mut peer, _) = Peer::new_session(&server);
+        let mut bytes = Vec::new();
+        Message::Write { addr: 0, len: 4096 }.encode(1, 1, &mut bytes);
+        bytes.resize(HEADER_BYTES + 4096, 7);
+        peer.stream.write_all(&bytes[..cut]).unwrap();
+        drop(peer);
+    }
+    let is_empty = |stats: hiroma_far_server::ServerStats| {
+        stats.sessions.is_empty() && stats.used_bytes + stats.reserved_bytes == 0
+    };
+    eventually("the end of all sessions", || is_empty(server.stats()));
+    still_serves(&server);
+}
+
+#[test]
+fn absurd_addresses_are_errors_and_the_connection_goes_on() {
+    let server = server(8 << 20);
+    let (mut peer, _) = Peer::new_session(&server);
+    assert_eq!(peer.read(0, 4096), Err(ErrorCode::BadAddress));
+    assert_eq!(peer.write(CHUNK as u64 - 1, &[1; 2]), Err(ErrorCode::BadAddress));
+    for addr in [u64::MAX, u64::MAX - 4095, 1 << SPACE_SHIFT, 77 << SPACE_SHIFT] {
+        assert_eq!(peer.read(addr, 4096), Err(ErrorCode::BadAddress), "{addr:#x}");
+        assert_eq!(peer.write(addr, &[1; 4096]), Err(ErrorCode::BadAddress), "{addr:#x}");
+        let answer = peer.ask(&Message::Free { addr, len: CHUNK as u32 }, &[]);
+        assert!(matches!(answer, Message::Error { code: ErrorCode::BadAddress, .. }), "{answer:?}");
+    }
+    let last = (1 << SPACE_SHIFT) - 4096;
+    peer.write(last, &[3; 4096]).unwrap();
+    assert_eq!(peer.read(last, 4096).unwrap(), [3; 4096]);
+    let nobody = peer.ask(&Message::Attach { token: SessionToken([1; 16]), space: 1 }, &[]);
+    assert!(matches!(nobody, Message::Error { code: ErrorCode::NoSession, .. }), "{nobody:?}");
+    let (mut own, token) = Peer::new_session(&server);
+    for space in [0, 256, u16::MAX] {
+        let answer = own.ask(&Message::Attach { token, space }, &[]);
+        assert!(matches!(answer, Message::Error { code: ErrorCode::TooMany, .. }), "{answer:?}");
+    }
+}
+
+#[test]
+fn the_memory_bound_is_strict_and_reservations_are_kept() {
+    let server = server(4 * CHUNK as u64);
+    let (mut first, _) = Peer::new_session(&server);
+    let granted = first.ask(&Message::Reserve { chunks: u32::MAX }, &[]);
+    assert!(matches!(granted, Message::Granted { chunks: 2, .. }), "{granted:?}");
+    let (mut second, _) = Peer::new_session(&server);
+    second.write(0, &[2; 100]).unwrap();
+    second.write(CHUNK as u64, &[2; 100]).unwrap();
+    assert_eq!(second.write(2 * CHUNK as u64, &[2; 100]), Err(ErrorCode::Full));
+    first.write(0, &[1; 100]).unwrap();
+    first.write(9 * CHUNK as u64, &[1; 100]).unwrap();
+    assert_eq!(first.write(CHUNK as u64, &vec![1; CHUNK]), Err(ErrorCode::Full));
+    assert_eq!(server.stats().used_bytes, 4 * CHUNK as u64);
+    assert_eq!(first.ask(&Message::Free { addr: 0, len: CHUNK as u32 }, &[]), Message::Ack);
+    second.write(2 * CHUNK as u64, &[2; 100]).unwrap();
+    assert_eq!(
+        second.read(2 * CHUNK as u64 + 100, 4096).unwrap(),
+        [0; 4096],
+        "nothing of the first client's"
+    );
+    assert_eq!(second.read(0, 100).unwrap(), [2; 100]);
+}
+
+#[test]
+fn what_each_client_has_is_counted_and_freed_when_it_goes() {
+    let server = server(64 << 20);
+    let (mut first, _) = Peer::new_session(&server);
+    let (mut second, _) = Peer::new_session(&server);
+    first.write(0, &[1; 4096]).unwrap();
+    first.write(4096, &[1; 4096]).unwrap();
+    first.read(0, 8192).unwrap();
+    second.write(0, &[2; 100]).unwrap();
+    let stats = server.stats();
+    let usage = stats.sessions[0].usage;
+    assert_eq!(
+        (usage.used_chunks, usage.writes, usage.written_bytes, usage.reads, usage.read_bytes),
+        (1, 2, 8192, 1, 8192)
+    );
+    assert_eq!((stats.sessions[1].usage.written_bytes, stats.used_bytes), (100, 2 * CHUNK as u64));
+    let asked = second.ask(&Message::Usage, &[]);
+    assert!(
+        matches!(asked, Message::UsageReply { usage } if usage == stats.sessions[1].usage),
+        "{asked:?}"
+    );
+    first.send(&Message::Bye, &[]);
+    eventually("the end of the first session", || server.stats().used_bytes == CHUNK as u64);
+    assert_eq!(server.stats().sessions.len(), 1);
+    drop(second);
+    eventually("the end of the second session", || server.stats().used_bytes == 0);
+}
+
+#[test]
+fn a_connection_for_reads_may_not_write() {
+    let server = server(8 << 20);
+    let (mut peer, _) = Peer::open(&server, SessionToken::NEW, 1, Purpose::Read);
+    let answer = peer.ask(&Message::Write { addr: 0, len: 4096 }, &[]);
+    assert!(matches!(answer, Message::Error { code: ErrorCode::Malformed, .. }), "{answer:?}");
+    assert!(peer.try_hear().is_none());
+}
+
+#[test]
+fn a_lane_that_is_opened_again_ends_the_older_connection() {
+    let server = server(8 << 20);
+    let (mut old, token) = Peer::new_session(&server);
+    old.write(0, &[1; 4096]).unwrap();
+    // Half a write is pending in the older connection when the newer one is opened.
+    let mut bytes = Vec::new();
+    Message::Write { addr: 0, len: 4096 }.encode(1, 1, &mut bytes);
+    bytes.extend_from_slice(&[9; 1000]);
+    old.stream.write_all(&bytes).unwrap();
+    let (mut new, opened) = Peer::open(&server, token, 1, Purpose::Write);
+    assert!(matches!(opened, Message::Opened { .. }), "{opened:?}");
+    new.write(0, &[2; 4096]).unwrap();
+    let _ = old.stream.write_all(&[9; 3096]);
+    assert!(old.try_hear().is_none());
+    assert_eq!(new.read(0, 4096).unwrap(), [2; 4096]);
+    assert_eq!(server.stats().sessions[0].connections, 1);
+}
+
+#[test]
+fn a_session_that_is_gone_or_guessed_cannot_be_joined() {
+    let server = server(8 << 20);
+    let (mut peer, token) = Peer::new_session(&server);
+    let (_, guessed) = Peer::open(&server, SessionToken([7; 16]), 2, Purpose::Read);
+    assert!(matches!(guessed, Message::Error { code: ErrorCode::NoSession, .. }), "{guessed:?}");
+    peer.send(&Message::Bye, &[]);
+    assert!(peer.try_hear().is_none());
+    let (_, late) = Peer::open(&server, token, 2, Purpose::Read);
+    assert!(matches!(late, Message::Error { code: ErrorCode::NoSession, .. }), "{late:?}");
+}
+
+#[test]
+fn a_key_is_asked_for_before_anything_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("key");
+    std::fs::write(&path, "0123456789abcdef0123\n").unwrap();
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 8 << 20,
+        key_file: Some(path),
+        ..ServeOptions::default()
+    };
+    let server = serve(options).unwrap();
+    let wrong = Key::from_file_content(b"0123456789abcdef0124").unwrap();
+    let refused = Peer::greet(&server, Some(wrong)).err().unwrap();
+    assert!(matches!(&refused, WireError::Told { code: ErrorCode::Key, .. }), "{refused}");
+    assert!(refused.to_string().contains("not the server's"));
+    let none = Peer::greet(&server, None).err().unwrap();
+    assert!(none.to_string().contains("--key-file"), "{none}");
+    // A client that skips the proof is not served either.
+    let mut stream = dial(&server);
+    let (_, hello) = ClientSession::start(None, [1; 32]);
+    stream.write_all(&hello).unwrap();
+    let mut open = Vec::new();
+    Message::Open { token: SessionToken::NEW, lane: 1, purpose: Purpose::Read }
+        .encode(1, 1, &mut open);
+    stream.write_all(&open).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(String::from_utf8_lossy(&answer).contains("when a proof was due"));
+    assert!(server.stats().sessions.is_empty());
+    let right = Key::from_file_content(b"0123456789abcdef0123").unwrap();
+    Peer::greet(&server, Some(right)).ok().unwrap();
+}
+
+#[test]
+fn memory_that_a_child_attached_outlives_its_owner() {
+    let server = server(8 << 20);
+    let (mut parent, token) = Peer::new_session(&server);
+    parent.write(4096, &[5; 4096]).unwrap();
+    assert_eq!(parent.ask(&Message::Fork, &[]), Message::Ack);
+    parent.send(&Message::Bye, &[]);
+    assert!(parent.try_hear().is_none());
+    let (mut child, _) = Peer::new_session(&server);
+    // The grace period is zero here, so the parent's session may have ended; then the child is too
+    // late and gets an error.
+    match child.ask(&Message::Attach { token, space: 3 }, &[]) {
+        Message::Ack => assert_eq!(child.read((3 << SPACE_SHIFT) + 4096, 4096).unwrap(), [5; 4096]),
+        Message::Error { code, .. } => assert_eq!(code, ErrorCode::NoSession),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_child_keeps_reading_after_its_parent_has_gone_and_cannot_write_there() {
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 8 << 20,
+        ..ServeOptions::default()
+    };
+    let server = serve(options).unwrap();
+    let (mut parent, token) = Peer::new_session(&server);
+    parent.write(4096, &[5; 4096]).unwrap();
+    assert_eq!(parent.ask(&Message::Fork, &[]), Message::Ack);
+    parent.send(&Message::Bye, &[]);
+    assert!(parent.try_hear().is_none());
+    let (mut child, _) = Peer::new_session(&server);
+    assert_eq!(child.ask(&Message::Attach { token, space: 3 }, &[]), Message::Ack);
+    eventually("the end of the parent's session", || server.stats().sessions.len() == 1);
+    assert_eq!(child.read((3 << SPACE_SHIFT) + 4096, 4096).unwrap(), [5; 4096]);
+    assert_eq!(child.write((3 << SPACE_SHIFT) + 4096, &[6; 4096]), Err(ErrorCode::BadAddress));
+    assert_eq!(server.stats().used_bytes, CHUNK as u64);
+    drop(child);
+    drop(server);
+}
+
+#[test]
+fn strangers_cannot_use_up_the_server() {
+    let server = server(8 << 20);
+    let silent: Vec<_> = (0..80).map(|_| dial(&server)).collect();
+    drop(silent);
+    eventually("a place for somebody who behaves", || Peer::greet_if_admitted(&server));
+    still_serves(&server);
+}
+
+impl Peer {
+    fn greet_if_admitted(server: &ServerHandle) -> bool {
+        let mut stream = dial(server);
+        let (mut wire, hello) = ClientSession::start(None, [9; 32]);
+        let mut bytes = vec![0; wire.missing()];
+        if stream.write_all(&hello).is_err() {
+            return false;
+        }
+        match stream.read(&mut bytes) {
+            Ok(count) if count > 0 => wire.receive(&bytes[..count]).is_ok(),
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Forks: the child verifies that its memory is unchanged, changes it, and verifies its changes,
+//! while the parent continues.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::page;
+use crate::words::PAGE_LINES;
+use crate::work::Worker;
+
+/// Maximum number of children at a time.
+const CHILDREN: usize = 2;
+/// A child that takes longer than this hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A child that was not reaped yet.
+pub struct Child {
+    pid: i32,
+    since: Instant,
+}
+
+/// Forks, unless there are enough children. Half of the forks wait until all threads have stopped:
+/// only then is every word of the child known. In the others the threads continue to write, and the
+/// child only verifies the memory of its own thread.
+pub fn fork(worker: &mut Worker) {
+    let checker = worker.checker;
+    if worker.child.is_some() || checker.children.fetch_add(1, Ordering::Relaxed) >= CHILDREN {
+        if worker.child.is_none() {
+            checker.children.fetch_sub(1, Ordering::Relaxed);
+        }
+        return;
+    }
+    let yielding = worker.random.once_in(2);
+    let _forking = checker.forking.lock().unwrap();
+    let all_stand_still = yielding.then(|| checker.gate.write().unwrap());
+    let pid = fork_once(worker, yielding, 0);
+    drop(all_stand_still);
+    worker.child = Some(Child { pid, since: Instant::now() });
+}
+
+fn fork_once(worker: &mut Worker, yielding: bool, depth: u32) -> i32 {
+    let pager = &worker.checker.pager;
+    pager.before_fork(&[]);
+    match page::fork() {
+        0 => {
+            pager.after_fork_in_child();
+            live(worker, yielding, depth);
+            page::exit_now(0)
+        }
+        pid if pid < 0 => worker
+            .checker
+            .fail(&worker.name(), &format!("fork: {}", std::io::Error::last_os_error())),
+        pid => {
+            pager.after_fork_in_parent();
+            pid
+        }
+    }
+}
+
+/// Runs a child.
+fn live(worker: &mut Worker, yielding: bool, depth: u32) {
+    verify(worker, yielding);
+    if depth == 0 && worker.random.once_in(3) {
+        let pid = fork_once(worker, yielding, depth + 1);
+        write(worker, yielding);
+        match page::reap(pid, true) {
+            Some(0) => {}
+            status => worker
+                .checker
+                .fail(&worker.name(), &format!("the child's child ended with status {status:?}")),
+        }
+    } else {
+        write(worker, yielding);
+    }
+    verify(worker, yielding);
+}
+
+fn write(worker: &mut Worker, yielding: bool) {
+    let checker = worker.checker;
+    for _ in 0..300 {
+        let number = checker.line_pages + worker.random.below(checker.pages - checker.line_pages);
+        let mine = (number - checker.line_pages) % checker.options.threads == worker.thread;
+        if yielding || mine {
+            let version = worker.next_version();
+            checker.page(number).write(0..PAGE_LINES, version);
+        }
+        if worker.random.once_in(20) && (yielding || mine) {
+            let page = checker.page(number);
+            if let Err(error) = checker.pager.discard(page.addr, crate::PAGE) {
+                checker.fail(&worker.name(), &format!("discard in a child: {error}"));
+            }
+            page.expect_zeros();
+        }
+    }
+}
+
+fn verify(worker: &Worker, yielding: bool) {
+    let checker = worker.checker;
+    if !yielding {
+        return worker.verify_mine();
+    }
+    for number in 0..checker.pages {
+        let page = checker.page(number);
+        worker.check(&page, page.verify(0..PAGE_LINES));
+    }
+    checker.own.iter().for_each(|own| worker.verify_maps(&own.lock().unwrap()));
+}
+
+/// Checks whether the child has ended, and how.
+pub fn reap(worker: &mut Worker, wait: bool) {
+    let Some(Child { pid, since }) = worker.child else { return };
+    let status = loop {
+        let status = page::reap(pid, false);
+        if status.is_some() || !wait || since.elapsed() > PATIENCE {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    match status {
+        Some(0) => {
+            worker.child = None;
+            worker.checker.children.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(status) => worker.checker.fail(
+            &worker.name(),
+            &format!("child {pid} ended with wait status {status:#x} (see above)"),
+        ),
+        None if since.elapsed() > PATIENCE => {
+            page::kill(pid);
+            worker.checker.fail(&worker.name(), &format!("child {pid} hangs"));
+        }
+        None => {}
+    }
+}

@@ -1,0 +1,482 @@
+//! The evictor: keeps memory available ahead of need. It stages victims, compares staged blocks
+//! with their far copies, writes back those that differ, and frees frames.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hiroma_sys::lock::Lock;
+use hiroma_sys::vm;
+use hiroma_sys::wait;
+use hiroma_units::{BlockId, EXTENT, Loc};
+
+use crate::canary;
+use crate::config::LOCAL_MIN;
+use crate::content;
+use crate::control::Counter;
+use crate::core::{Core, Phase};
+use crate::discard::By;
+use crate::extent::{Copy, flag};
+use crate::fetch::lost;
+use crate::live::Live;
+use crate::removal::OwnRemoval;
+use crate::starved::Progress;
+use crate::store::{Channel, Completion, StoreError, Tier, Token};
+use crate::trace::Moved;
+
+/// The evictor thread.
+pub struct Evicting {
+    core: Arc<Lock<Core>>,
+    live: Arc<Live>,
+    channel: Box<dyn Channel>,
+    jobs: Vec<Job>,
+    idle: Vec<usize>,
+    completions: Vec<Completion>,
+    freed: Vec<Loc>,
+    chosen: Vec<usize>,
+    /// When limits, statistics and children were last checked.
+    tended: Instant,
+    /// When blocks that could not be evicted were last retried.
+    tried_held: Instant,
+    /// Whether threads that were about to discard memory have done so.
+    progress: Progress,
+    /// Consecutive rounds without progress.
+    fruitless: u32,
+    /// A victim was put off in the last round.
+    put_off: bool,
+}
+
+/// One block that is being written back. The buffers are reused for later blocks.
+#[derive(Default)]
+struct Job {
+    block: Option<BlockId>,
+    stamp: u32,
+    addr: usize,
+    /// The recorded far copies; after `compare`, the new ones.
+    copies: Vec<Copy>,
+    /// Which of these are new.
+    changed: Vec<bool>,
+    /// The tier to write to, even if the content is unchanged.
+    tier: Option<Tier>,
+    pending: usize,
+    written: usize,
+    pattern: usize,
+}
+
+/// Blocks chosen for each hold of the lock, so that it is never held for long.
+const BATCH: usize = 8;
+/// A requested limit takes effect after this time at the latest.
+const TEND_EVERY: Duration = Duration::from_millis(50);
+/// Pages that the kernel was busy with are retried after this time.
+const PUT_OFF: Duration = Duration::from_micros(500);
+/// Blocks that could not be evicted are retried after this time.
+const TRY_HELD_AGAIN: Duration = Duration::from_secs(1);
+/// Maximum bytes of write-backs in flight.
+const UNDER_WAY_MAX: usize = 8 * EXTENT;
+
+impl Evicting {
+    pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Evicting {
+        Evicting {
+            core,
+            live,
+            channel,
+            jobs: Vec::new(),
+            idle: Vec::new(),
+            completions: Vec::with_capacity(64),
+            freed: Vec::with_capacity(1024),
+            chosen: Vec::with_capacity(BATCH),
+            tended: Instant::now(),
+            tried_held: Instant::now(),
+            progress: Progress::default(),
+            fruitless: 0,
+            put_off: false,
+        }
+    }
+
+    pub fn run(mut self) {
+        self.live.yielding.i_work_beside_it();
+        self.live.yielding.evictor_runs(true);
+        while !self.live.stopping() {
+            let mut moved = self.poll();
+            moved |= self.choose();
+            self.write_chosen();
+            moved |= self.reclaim_page_tables();
+            self.fruitless = if moved { 0 } else { self.fruitless + 1 };
+            if self.tended.elapsed() > TEND_EVERY {
+                self.tend();
+            }
+            if !moved {
+                self.rest();
+            }
+        }
+    }
+
+    /// Without the lock: compares the chosen blocks with their far copies, and writes those that
+    /// differ.
+    pub fn write_chosen(&mut self) {
+        let mut chosen = std::mem::take(&mut self.chosen);
+        for index in chosen.drain(..) {
+            self.jobs[index].compare(&self.core);
+            self.write(index);
+        }
+        self.chosen = chosen;
+    }
+
+    fn rest(&mut self) {
+        if self.channel.in_flight() > 0 {
+            wait::readable(&self.channel.wait_fds(), 1);
+            return;
+        }
+        if std::mem::take(&mut self.put_off) {
+            std::thread::sleep(PUT_OFF);
+            return;
+        }
+        self.live.yielding.evictor_runs(false);
+        self.live.evict_bell.wait(TEND_EVERY);
+        self.live.yielding.evictor_runs(true);
+        self.tend();
+        if self.fruitless > 0 {
+            // What is needed is not available now; an immediate retry would only keep the lock from
+            // others.
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Periodic work: requested limits, statistics.
+    fn tend(&mut self) {
+        self.tended = Instant::now();
+        let tries_again = self.tried_held.elapsed() > TRY_HELD_AGAIN;
+        let have_acted = tries_again && {
+            let waits = self.core.lock().coming.waits();
+            self.progress.have_acted(waits)
+        };
+        let mut core = self.core.lock();
+        if let Some(limit) = self.live.page.requested_limit().filter(|&limit| limit >= LOCAL_MIN.0)
+        {
+            core.set_limit(limit as usize);
+        }
+        core.publish_slow();
+        let extents = core.room() / EXTENT;
+        core.granularity.set_local_extents(extents as u32);
+        let (rescues, fetches) =
+            (self.live.page.get(Counter::FaultsStaged), self.live.page.get(Counter::FaultsFetched));
+        core.staging.observe(rescues, fetches);
+        core.begin_drain();
+        core.share_out(rescues);
+        if tries_again {
+            self.tried_held = Instant::now();
+            core.try_again(have_acted);
+        }
+    }
+
+    /// Under the lock: stages victims, drops memory that exceeds the limit, and chooses staged
+    /// blocks to compare and write.
+    pub fn choose(&mut self) -> bool {
+        let shared = self.core.clone();
+        let mut guard = shared.lock_politely();
+        let core = &mut *guard;
+        if core.quiesce {
+            return false;
+        }
+        core.exchange_accessed();
+        let mut moved = core.stage_victims(&shared);
+        self.put_off = std::mem::take(&mut core.put_off);
+        core.catch_up();
+        core.trim_staged();
+        let over = if core.evict_everything {
+            core.local()
+        } else {
+            core.local().saturating_sub(core.room())
+        };
+        if over > 0 {
+            moved |= core.frames.drop_spare(over, None) > 0 || core.drop_clean();
+            core.publish();
+        }
+        while self.chosen.len() < BATCH
+            && self.under_way_bytes(core) < UNDER_WAY_MAX
+            && (core.reserve() < (2 * core.reserve_target()) as isize || core.evict_everything)
+        {
+            let next = match core.differing.pop_front() {
+                None if core.is_cared_for() => None,
+                None => core.probation.pop_front(),
+                some => some,
+            };
+            let Some((block, stamp)) = next else { break };
+            moved |= self.choose_one(core, block, stamp);
+        }
+        while self.chosen.len() < BATCH {
+            let Some((block, stamp)) = core.drained.pop_front() else { break };
+            moved |= self.choose_one(core, block, stamp);
+        }
+        moved |= core.drain_some();
+        moved |= core.demote_some();
+        if !moved {
+            moved = core.zero_frame_ahead();
+        }
+        moved
+    }
+
+    /// Chooses a staged block to compare and write, if it still waits for that.
+    fn choose_one(&mut self, core: &mut Core, block: BlockId, stamp: u32) -> bool {
+        let Some(entry) = core.awaiting_write(block, stamp) else { return false };
+        entry.phase = Phase::Writing;
+        let (frame, drains) = (entry.frame, entry.drains);
+        core.staged_bytes -= block.bytes();
+        core.in_flight += 1;
+        let index = self.idle.pop().unwrap_or_else(|| {
+            self.jobs.push(Job::default());
+            self.jobs.len() - 1
+        });
+        self.jobs[index].prepare(core, block, stamp, core.frames.addr(frame));
+        self.jobs[index].tier =
+            if drains { Some(Tier::Behind) } else { core.promotes(block).then_some(Tier::Near) };
+        self.chosen.push(index);
+        true
+    }
+
+    fn under_way_bytes(&self, core: &Core) -> usize {
+        (self.jobs.len() - self.idle.len())
+            * if core.fixed.is_none() { EXTENT / 8 } else { core.sector_bytes() }
+    }
+
+    /// Starts the writes of the sectors that differ.
+    fn write(&mut self, index: usize) {
+        let job = &mut self.jobs[index];
+        let block = job.block.expect("a job in use has a block");
+        let sectors = job.copies.len();
+        let sector_bytes = block.bytes() / sectors;
+        let stored = |copy: &Copy| matches!(copy, Copy::Stored { .. });
+        let differing =
+            (0..sectors).filter(|&at| job.changed[at] && stored(&job.copies[at])).count();
+        // If many sectors differ, all are written, so that the block is contiguous and can be
+        // fetched in one read. Content that must be written anyway goes to any store that accepts
+        // it.
+        job.tier = job.tier.filter(|&tier| tier == Tier::Behind || differing == 0);
+        let all = differing * 4 > sectors || job.tier.is_some();
+        let due = |job: &Job, at: usize| (all || job.changed[at]) && stored(&job.copies[at]);
+        job.pending = 1;
+        let mut at = 0;
+        let mut locs = [Loc(0); 512];
+        while at < sectors {
+            if !due(job, at) {
+                at += 1;
+                continue;
+            }
+            let end = (at..sectors).find(|&end| !due(job, end)).unwrap_or(sectors);
+            let buf = vm::lend(job.addr + at * sector_bytes, (end - at) * sector_bytes);
+            let locs = &mut locs[..end - at];
+            let written = match job.tier {
+                Some(tier) => match self.channel.write_to(tier, Token(index as u64), buf, locs) {
+                    // The block stays in its present store.
+                    Err((_, StoreError::Full { .. })) if differing == 0 => break,
+                    Err((buf, StoreError::Full { .. })) => {
+                        self.channel.write(Token(index as u64), buf, locs)
+                    }
+                    other => other,
+                },
+                None => self.channel.write(Token(index as u64), buf, locs),
+            };
+            match written {
+                Ok(()) => job.pending += 1,
+                Err((_, error)) => lost(&error),
+            }
+            job.written += (end - at) * sector_bytes;
+            for (offset, &new) in locs.iter().enumerate() {
+                if let Copy::Stored { loc, .. } = &mut job.copies[at + offset] {
+                    *loc = new;
+                }
+                job.changed[at + offset] = true;
+            }
+            at = end;
+        }
+        self.ended(index);
+    }
+
+    pub fn poll(&mut self) -> bool {
+        if self.channel.in_flight() == 0 {
+            return false;
+        }
+        self.channel.poll(&mut self.completions);
+        let mut completions = std::mem::take(&mut self.completions);
+        let any = !completions.is_empty();
+        for Completion { token, result, .. } in completions.drain(..) {
+            if let Err(error) = result {
+                lost(&error);
+            }
+            self.ended(token.0 as usize);
+        }
+        self.completions = completions;
+        any
+    }
+
+    /// One part of a job has ended; after the last one, the block is clean.
+    fn ended(&mut self, index: usize) {
+        self.jobs[index].pending -= 1;
+        if self.jobs[index].pending > 0 {
+            return;
+        }
+        // Completions of a channel that answers immediately are collected later; by then the jobs
+        // that they belong to have ended.
+        let mut core = self.core.lock_politely();
+        self.jobs[index].commit(&mut core, &mut self.freed);
+        if !self.freed.is_empty() {
+            core.store.free(&self.freed);
+            self.freed.clear();
+        }
+        core.in_flight -= 1;
+        core.publish();
+        core.live.wake_fault_thread_if_waiting();
+        drop(core);
+        self.idle.push(index);
+    }
+
+    /// Frees the page tables of extents that are to become huge again, and lets their faults
+    /// continue.
+    pub fn reclaim_page_tables(&mut self) -> bool {
+        let mut guard = self.core.lock();
+        let core = &mut *guard;
+        if core.quiesce {
+            return false;
+        }
+        let Some(extent) = core.next_reclaim() else { return false };
+        // With several mappings, its pages move one by one, and the page table may stay.
+        if !core.extents[extent].has(flag::MIXED) {
+            // A child forked meanwhile would wait forever for the removal that is in progress here.
+            core.in_flight += 1;
+            let start = core.arena.base() + extent * EXTENT;
+            core.recorder.note("reclaim", extent as u64 * 512, 0, 0);
+            core.own_removals.push(OwnRemoval::new(start, start + EXTENT));
+            drop(guard);
+            // Without the lock: the kernel waits until the fault thread has read the event.
+            let _ = self.live.memory.discard(start, EXTENT);
+            guard = self.core.lock();
+            guard.in_flight -= 1;
+            guard.recorder.note("reclaimed", extent as u64 * 512, 0, 0);
+            let place = guard.own_removals.iter().position(|own| own.start == start);
+            let own = place.map(|place| guard.own_removals.swap_remove(place));
+            // Faults on the extent still wait.
+            for (from, to) in own.map_or_else(Vec::new, OwnRemoval::of_the_program) {
+                let _ = guard.forget(from, to, By::Kernel);
+            }
+            guard.extents[extent].set(flag::PAGE_TABLE, false);
+        }
+        guard.extents[extent].set(flag::RECLAIMING, false);
+        drop(guard);
+        self.live.wake_fault_thread();
+        true
+    }
+}
+
+impl Job {
+    fn prepare(&mut self, core: &Core, block: BlockId, stamp: u32, addr: usize) {
+        let (first, count) = core.sector_range(block);
+        let extent = core.extent(block);
+        (self.block, self.stamp, self.addr) = (Some(block), stamp, addr);
+        (self.pending, self.written, self.pattern, self.tier) = (0, 0, 0, None);
+        self.copies.clear();
+        self.copies.extend((first..first + count).map(|sector| extent.copy(sector)));
+        self.changed.clear();
+        self.changed.resize(count, false);
+    }
+
+    /// Determines which sectors differ from the far copies. The content cannot change meanwhile,
+    /// because it is not mapped into the program.
+    fn compare(&mut self, core: &Lock<Core>) {
+        let key = core.lock().key.clone();
+        let block = self.block.expect("a job in use has a block");
+        let buf = vm::lend(self.addr, block.bytes());
+        let sector_bytes = block.bytes() / self.copies.len();
+        for (at, bytes) in buf.bytes().chunks_exact(sector_bytes).enumerate() {
+            let now = match content::repeated_word(bytes) {
+                Some(0) if self.copies[at] == Copy::None => Copy::None,
+                Some(word) => Copy::Pattern(word),
+                None => {
+                    let sum = content::checksum_cold(&key, bytes);
+                    match self.copies[at] {
+                        Copy::Stored { loc, sum: before } if before == sum => {
+                            Copy::Stored { loc, sum }
+                        }
+                        _ => Copy::Stored { loc: Loc(0), sum },
+                    }
+                }
+            };
+            self.changed[at] = match (now, self.copies[at]) {
+                // Canary "clean by content": a sector with a far copy counts as unchanged.
+                (Copy::Stored { .. }, Copy::Stored { .. })
+                    if canary::is_broken("clean by content") =>
+                {
+                    false
+                }
+                (Copy::Stored { sum, .. }, Copy::Stored { sum: before, .. }) => sum != before,
+                (now, before) => now != before,
+            };
+            if matches!(now, Copy::Pattern(_) | Copy::None) {
+                self.pattern += sector_bytes;
+            }
+            self.copies[at] = now;
+        }
+    }
+
+    /// Records the new far copies, and decides what becomes of the block.
+    fn commit(&mut self, core: &mut Core, freed: &mut Vec<Loc>) {
+        let block = self.block.take().expect("a job in use has a block");
+        let entry = core.blocks[&block];
+        debug_assert_eq!((entry.stamp, entry.phase), (self.stamp, Phase::Writing));
+        core.recorder.note(
+            "commit",
+            block.page(),
+            entry.left as usize | (entry.doomed as usize) << 1,
+            self.written,
+        );
+        let (first, _) = core.sector_range(block);
+        for (at, &copy) in self.copies.iter().enumerate().filter(|&(at, _)| self.changed[at]) {
+            if entry.doomed {
+                freed.extend(match copy {
+                    Copy::Stored { loc, .. } => Some(loc),
+                    _ => None,
+                });
+            } else {
+                core.set_copy(block, first + at, copy, freed);
+            }
+        }
+        if block.is_huge() && self.changed.iter().all(|&changed| changed) {
+            core.compact_places(block);
+        }
+        core.count(Counter::WrittenBytes, self.written);
+        let written = self
+            .copies
+            .iter()
+            .zip(&self.changed)
+            .map(|(copy, &changed)| changed && matches!(copy, Copy::Stored { .. }));
+        core.trace(
+            Moved::Out,
+            block,
+            written.enumerate().filter_map(|(at, written)| written.then_some(at)),
+        );
+        core.count(Counter::PatternBytes, self.pattern);
+        if self.tier == Some(Tier::Near) {
+            core.drain.offered(self.changed.contains(&true));
+        }
+        let drains = self.tier == Some(Tier::Behind);
+        if entry.doomed || entry.left || drains {
+            let entry = core.leave(block);
+            core.frames.put_full(entry.frame);
+            if drains && !self.changed.contains(&true) {
+                core.drain.refused();
+                core.note_departure(block);
+            }
+            core.settle(block.extent_no().0 as usize);
+            core.wake_after(block);
+            core.live.wake_fault_thread();
+            return;
+        }
+        let entry = core.blocks.get_mut(&block).expect("on the books");
+        entry.phase = Phase::Staged;
+        entry.written = self.changed.contains(&true);
+        core.staged_bytes += block.bytes();
+        core.mark_clean(block);
+        if core.local() > core.room() {
+            core.drop_clean();
+            core.frames.drop_spare(core.local().saturating_sub(core.room()), None);
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Evicts blocks from the program: victims are moved into frames and stay there (*staged*) until
+//! they are touched or written back.
+
+use hiroma_policy::Origin;
+use hiroma_policy::granularity::JUDGED_STAGINGS;
+use hiroma_sys::lock::Lock;
+use hiroma_sys::vm;
+use hiroma_units::{BlockId, EXTENT, PAGE};
+
+use crate::canary;
+use crate::content;
+use crate::control::Counter;
+use crate::core::{Block, Core, Phase};
+use crate::extent::{Copy, Mode, flag};
+use crate::live::Path;
+use crate::mover::TakeOut;
+
+/// Maximum of victims tried for each call of `stage_victims`, and of victims that cannot be
+/// evicted.
+const TRIES: usize = 4;
+const HELD_MAX: usize = 256;
+/// Maximum of blocks dropped in one go because too much is staged.
+const TRIMS_MAX: usize = 256;
+/// Number of blocks that the fault thread stages and compares in one go, and of differing ones that
+/// it collects before it wakes the evictor.
+const HERE_MAX: usize = 3;
+const DIFFERING_MAX: usize = 64;
+
+impl Core {
+    /// Stages victims until enough is staged, or until enough memory is available or soon will be.
+    pub fn stage_victims(&mut self, lock: &Lock<Core>) -> bool {
+        let mut moved = false;
+        let (mut tries, mut held) = (0, 0);
+        while tries < TRIES && held < HELD_MAX {
+            if moved && lock.is_wanted() {
+                break;
+            }
+            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
+            let scarce = to_come < (2 * self.reserve_target()) as isize;
+            let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;
+            if !(scarce
+                || nearly_full && self.staged_bytes < self.stage_target()
+                || self.evict_everything)
+                || self.is_cared_for()
+            {
+                break;
+            }
+            let Some(block) = self.next_victim() else { break };
+            let waiting_bytes = self.coming.waiting_bytes();
+            let staged = self.stage(block);
+            moved |= staged;
+            let holds = self.held.contains(&block) || self.coming.waiting_bytes() > waiting_bytes;
+            (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
+        }
+        if moved || held > 0 {
+            self.publish();
+        }
+        // There are more victims behind those that cannot be evicted now.
+        self.put_off |= held >= HELD_MAX;
+        moved
+    }
+
+    /// The next resident block that the policy gives up. Blocks that are no longer resident may
+    /// still be on the policy's lists, thousands in a row.
+    fn next_victim(&mut self) -> Option<BlockId> {
+        loop {
+            let block = self.replacement.next_victim()?;
+            // Canary "stale entries": a block that is not resident is taken all the same.
+            if self.is_resident(block) && !self.held.contains(&block)
+                || canary::is_broken("stale entries")
+            {
+                return Some(block);
+            }
+        }
+    }
+
+    /// Drops clean staged blocks beyond the staging target: free room is available as quickly, and
+    /// needs no faults to detect accesses.
+    pub fn trim_staged(&mut self) {
+        if self.replacement.gives_second_chances() {
+            let target = self.stage_target();
+            let mut trims = 0..TRIMS_MAX;
+            while self.staged_bytes > target && trims.next().is_some() && self.drop_clean() {}
+        }
+    }
+
+    /// Does the evictor's work on small blocks in the fault thread while it is yielding. It runs on
+    /// the processor of the program's only busy thread, so no other processor has to be interrupted
+    /// for each page that is moved. Blocks that must be written are left to the evictor.
+    pub fn evict_here(&mut self) {
+        self.trim_staged();
+        self.exchange_accessed();
+        // While the evictor runs, each page that is moved interrupts its processor.
+        let quarters = if self.live.yielding.does_evictor_run() { 3 } else { 6 };
+        let enough = (self.reserve_target() * quarters / 4) as isize;
+        for _ in 0..HERE_MAX {
+            if self.quiesce || self.forked || self.reserve() >= enough {
+                return;
+            }
+            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
+            if to_come < 2 * enough || self.staged_bytes < self.stage_target() {
+                if let Some(block) = self.next_victim() {
+                    self.stage(block);
+                }
+            }
+            while let Some((block, stamp)) = self.probation.pop_front() {
+                if self.awaiting_write(block, stamp).is_none() {
+                    continue;
+                }
+                if !block.is_huge() && !self.promotes(block) && self.is_unchanged(block) {
+                    self.mark_clean(block);
+                } else {
+                    self.differing.push_back((block, stamp));
+                    if self.differing.len() >= DIFFERING_MAX || block.is_huge() {
+                        self.live.evict_bell.ring();
+                    }
+                }
+                break;
+            }
+        }
+    }
+
+    /// Whether the fault thread evicts, and keeps up with demand.
+    pub fn is_cared_for(&self) -> bool {
+        self.live.yielding.is_on()
+            && !self.forked
+            && !self.evict_everything
+            && self.local() <= self.room()
+            && self.reserve() > (self.reserve_target() / 2) as isize
+    }
+
+    /// A staged block that has not yet been compared with its far copy.
+    pub fn awaiting_write(&mut self, block: BlockId, stamp: u32) -> Option<&mut Block> {
+        self.blocks
+            .get_mut(&block)
+            .filter(|entry| entry.stamp == stamp && entry.phase == Phase::Staged && !entry.clean)
+    }
+
+    /// Whether a staged block is identical to its far copy.
+    fn is_unchanged(&self, block: BlockId) -> bool {
+        let buf = vm::lend(self.frames.addr(self.blocks[&block].frame), block.bytes());
+        let (first, count) = self.sector_range(block);
+        let extent = self.extent(block);
+        buf.bytes().chunks_exact(block.bytes() / count).enumerate().all(|(at, bytes)| match extent
+            .copy(first + at)
+        {
+            Copy::Stored { sum, .. } => content::checksum_cold(&self.key, bytes) == sum,
+            Copy::Pattern(word) => content::repeated_word(bytes) == Some(word),
+            Copy::None => false,
+        })
+    }
+
+    /// Moves one block out of the program into a frame. Returns false if it stays mapped or has
+    /// become unmapped.
+    pub fn stage(&mut self, block: BlockId) -> bool {
+        let addr = self.addr(block);
+        if self.blocks.contains_key(&block) {
+            self.replacement.put_back(block);
+            return false;
+        }
+        let (pinned, end) = (&self.addresses.pinned, addr + block.bytes());
+        if self.coming.touches(addr, end) {
+            return self.is_gone_for_kernel(block);
+        }
+        if pinned.touches(addr, end) {
+            // One locked page is no reason to hold 2 MiB.
+            if block.is_huge() && self.sector_order < 9 && !pinned.covers(addr, end) {
+                self.break_up(block, flag::PAGE_TABLE);
+                return true;
+            }
+            self.hold(block);
+            return false;
+        }
+        if block.is_huge() && self.fixed.is_none() {
+            let region = self.region_of(addr);
+            let used_pages = self.replacement.used_pages(block);
+            let extent = &mut self.extents[block.extent_no().0 as usize];
+            if self.granularity.breaks_up(
+                &mut extent.history,
+                self.regions.entry(region).or_default(),
+                extent.rescues,
+                used_pages,
+            ) {
+                self.break_up(block, flag::PAGE_TABLE);
+                let extent = self.extent_mut(block);
+                (extent.rescues, extent.broken_stagings) = (0, 1);
+                return true;
+            }
+        }
+        let Some(frame) = self.frames.take_empty(block.order()) else {
+            self.replacement.put_back(block);
+            return false;
+        };
+        match self.take_out(block, frame) {
+            TakeOut::Done => {
+                if self.extent(block).has(flag::HOLES) {
+                    // A page that was freed lazily (MADV_FREE) and not written since could be
+                    // dropped in its frame too.
+                    vm::touch(self.frames.addr(frame), block.bytes());
+                    self.coming.renew(addr, end);
+                }
+                self.set_resident(block, false);
+                self.accessed.staged(block.pages());
+                let stamp = self.enter(block, frame, Phase::Staged);
+                self.probation.push_back((block, stamp));
+                self.judge_broken(block);
+                return true;
+            }
+            TakeOut::Unmovable => self.hold(block),
+            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => {
+                self.break_up(block, flag::MIXED)
+            }
+            TakeOut::Mixed => self.hold(block),
+            TakeOut::Later => {
+                self.put_off = true;
+                self.replacement.put_back(block);
+            }
+            TakeOut::Gone => {
+                self.set_resident(block, false);
+                self.settle(block.extent_no().0 as usize);
+            }
+        }
+        self.frames.put_empty(frame);
+        false
+    }
+
+    /// A resident extent that can no longer move as one block, or should not, continues in small
+    /// mode. `why` is the flag that is set as the reason.
+    pub fn break_up(&mut self, block: BlockId, why: u8) {
+        let number = block.extent_no().0 as usize;
+        let start = block.page();
+        self.set_resident(block, false);
+        let extent = &mut self.extents[number];
+        extent.mode = Mode::Small;
+        extent.set(why, true);
+        self.count(Counter::ModeChanges, 1);
+        for sector in 0..self.sectors() {
+            let piece =
+                BlockId::new(start + ((sector as u64) << self.sector_order), self.sector_order);
+            self.admit(piece, Origin::Demand);
+        }
+    }
+
+    /// A piece was staged. For an extent that was broken up, the number of its first pieces that
+    /// were touched meanwhile shows whether breaking it up was worthwhile.
+    fn judge_broken(&mut self, block: BlockId) {
+        let extent = self.extent_mut(block);
+        if extent.broken_stagings == 0 {
+            return;
+        }
+        extent.broken_stagings += 1;
+        if extent.broken_stagings <= JUDGED_STAGINGS {
+            return;
+        }
+        extent.broken_stagings = 0;
+        let rescues = extent.rescues;
+        let region = self.region_of(self.addr(block));
+        self.granularity.on_broken_judged(self.regions.entry(region).or_default(), rescues);
+    }
+
+    /// Prepares a zeroed frame for the next first touch while there is nothing else to do.
+    pub fn zero_frame_ahead(&mut self) -> bool {
+        if self.fresh_demand == 0
+            || self.live.path != Path::Full
+            || self.frames.zeroed_extents() >= 4
+        {
+            self.fresh_demand = 0;
+            return false;
+        }
+        if self.room() < self.local() + 4 * EXTENT + self.reserve_target() {
+            return false;
+        }
+        self.fresh_demand -= 1;
+        let Some(frame) = self.frames.take_empty(9) else { return false };
+        self.frames.gained(frame);
+        vm::zero(self.frames.addr(frame), PAGE);
+        self.frames.put_zeroed(frame);
+        self.publish();
+        true
+    }
+}

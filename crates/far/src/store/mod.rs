@@ -1,0 +1,260 @@
+//! Where far blocks are stored: the interface that every store implements.
+//!
+//! A store contains *sectors* (a power of two from 4 KiB to 2 MiB, fixed when it is opened). The
+//! location of a sector is a [`Loc`], which the store assigns and which only the store can
+//! interpret. The pager remembers it, together with a checksum of the content, and verifies that
+//! checksum whenever a sector is fetched; stores need not do that.
+//!
+//! Requests go through a [`Channel`], one per thread, with many in flight at a time. A channel
+//! never blocks in `read`, `write` or `poll`. A store that answers immediately (compressed memory)
+//! completes inside the call.
+
+mod bit_set;
+pub mod chain;
+mod clerk;
+pub mod compressed;
+pub mod faulty;
+pub mod file;
+mod file_io;
+#[cfg(test)]
+mod model;
+mod open;
+mod packer;
+pub mod slab;
+pub mod space;
+pub mod tcp;
+
+pub use open::open;
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use hiroma_sys::frame::FrameBuf;
+use hiroma_units::{Bytes, Loc};
+
+/// Identifies one request on a channel; chosen by the caller.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Token(pub u64);
+
+/// The result of a request. The buffer is always returned.
+#[derive(Debug)]
+pub struct Completion {
+    /// The request.
+    pub token: Token,
+    /// The buffer that was lent: filled, if it was a successful read.
+    pub buf: FrameBuf,
+    /// Whether the request succeeded.
+    pub result: Result<(), StoreError>,
+}
+
+/// Why a store failed. Every message says what to do.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// No room for another sector.
+    #[error(
+        "{store} is full ({used} of {capacity} in use): give it more room, or add another store behind it with --store A,B"
+    )]
+    Full { store: String, used: Bytes, capacity: Bytes },
+    /// It has room, but not for this content: another store is the better place.
+    #[error(
+        "{store} does not take what does not compress: add another store behind it with --store A,B"
+    )]
+    Rejected { store: String },
+    /// Input or output failed, and a retry does not help.
+    #[error("{store}: {doing} failed: {source_text}")]
+    Io { store: String, doing: &'static str, source_text: String },
+    /// A server did not answer within the timeout.
+    #[error(
+        "{store} has not answered for {waited:?}: is `hiroma serve` still running there? (--store-timeout sets how long to wait)"
+    )]
+    Unreachable { store: String, waited: Duration },
+    /// The server refused us, or uses another protocol.
+    #[error("{store} refused the connection: {reason}")]
+    Refused { store: String, reason: String },
+    /// The request is invalid for this store: its address or its options are wrong.
+    #[error("{store}: {reason}")]
+    Config { store: String, reason: String },
+}
+
+/// How full a store is, and how much memory it uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreUsage {
+    /// Bytes of sectors in it, as the program sees them.
+    pub far_bytes: u64,
+    /// Bytes that they occupy in the store (less, if it compresses).
+    pub stored_bytes: u64,
+    /// Maximum of `stored_bytes`.
+    pub capacity_bytes: u64,
+    /// Bytes of this process's memory spent on tables (not on content).
+    pub metadata_bytes: u64,
+    /// Bytes of this process's memory spent on content (compressed memory; 0 for files and
+    /// servers).
+    pub local_bytes: u64,
+}
+
+/// Compressed memory, and the stores behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Balance {
+    /// Bytes of the program in compressed memory, and bytes that they occupy there.
+    pub near_bytes: u64,
+    pub packed_bytes: u64,
+    /// Bytes of the program in the stores behind it.
+    pub behind_bytes: u64,
+    /// Compressed memory accepts no more.
+    pub is_full: bool,
+}
+
+/// A store for sectors. It is shared by all threads; each thread uses it through a [`Channel`] of
+/// its own.
+pub trait Store: Send + Sync {
+    /// Its name in messages, as the user gave it: `compressed`, `file:/var/tmp`,
+    /// `tcp://127.0.0.1:7070`.
+    fn name(&self) -> String;
+
+    /// Opens a channel. `Purpose` lets a store use separate connections for reads and write-backs.
+    fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError>;
+
+    /// Frees sectors. They must not have a request in flight.
+    fn free(&self, locs: &[Loc]);
+
+    /// Descriptors that the store of a forked child needs under the same numbers.
+    fn descriptors(&self) -> Vec<RawFd> {
+        Vec::new()
+    }
+
+    /// Whether a forked child reads what its parent preserves for it, so that the parent has to
+    /// know of the child.
+    fn keeps_for_children(&self) -> bool {
+        !self.descriptors().is_empty()
+    }
+
+    /// Bytes of this machine's memory that it currently uses within the local limit. Cheap.
+    fn local_bytes(&self) -> u64 {
+        0
+    }
+
+    /// Sets a new local limit.
+    fn set_local_limit(&self, _bytes: u64) {}
+
+    /// The current balance, if compressed memory within the local limit is followed by another
+    /// store.
+    fn balance(&self) -> Option<Balance> {
+        None
+    }
+
+    /// Whether a sector uses memory within the local limit.
+    fn is_within_limit(&self, _loc: Loc) -> bool {
+        false
+    }
+
+    /// Whether a sector is in a store behind compressed memory.
+    fn is_behind(&self, _loc: Loc) -> bool {
+        false
+    }
+
+    /// If compressed memory exceeds its share, selects the sectors to move out of it. Returns false
+    /// if there are none.
+    fn begin_drain(&self) -> bool {
+        false
+    }
+
+    /// Whether compressed memory within the local limit, with another store behind it, has room for
+    /// more. Cheap.
+    fn has_room_near(&self) -> bool {
+        false
+    }
+
+    /// Whether compressed memory within the local limit, with another store behind it, accepts
+    /// more, in slabs in use or in new ones. Cheap.
+    fn takes_near(&self) -> bool {
+        false
+    }
+
+    /// Whether a sector was selected to be moved out of compressed memory.
+    fn is_to_leave(&self, _loc: Loc) -> bool {
+        false
+    }
+
+    /// Sets how much of the local limit compressed memory may use, in parts of
+    /// `hiroma_policy::sharing::PARTS`.
+    fn set_share(&self, _parts: u64) {}
+
+    /// The program has ended: what is stored elsewhere for it can be freed.
+    fn leave(&self) {}
+
+    /// How full it is.
+    fn usage(&self) -> StoreUsage;
+
+    /// Prepares a fork. Called in the parent before the process forks, with no request in flight
+    /// and no other call running until the fork is over. From now on sectors that exist must retain
+    /// their content (neither overwritten nor reused) until every `ForkGuard` of this fork is
+    /// dropped.
+    fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError>;
+}
+
+/// What a store passes across a fork. The parent keeps its guard until the child has ended; the
+/// child calls `adopt`.
+pub trait ForkGuard: Send {
+    /// Makes the store usable in the child. Called there before anything else. Sectors from before
+    /// the fork stay readable; the child's writes go to locations of its own.
+    fn adopt(&self) -> Result<(), StoreError>;
+}
+
+/// Compressed memory within the local limit, or the stores that follow it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tier {
+    /// Compressed memory.
+    Near,
+    /// The stores that follow it.
+    Behind,
+}
+
+/// What a channel will be used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Purpose {
+    /// Faults and prefetches.
+    Read,
+    /// Write-backs.
+    Write,
+}
+
+/// One thread's access to a store. Requests start at the next `poll` at the latest; those between
+/// two polls may be submitted together.
+pub trait Channel: Send {
+    /// Starts to read the sectors at `locs`, in order, into `buf`, whose length is that many
+    /// sectors.
+    fn read(&mut self, token: Token, locs: &[Loc], buf: FrameBuf);
+
+    /// Starts to write `buf` (one or more whole sectors) to locations that the store chooses and
+    /// returns in `locs`. On failure nothing was started, and the buffer is returned with the
+    /// reason. `locs` has one entry for each sector. A sector must not be read before its write has
+    /// completed.
+    fn write(
+        &mut self,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)>;
+
+    /// Like `write`, but to one tier only, if there are two.
+    fn write_to(
+        &mut self,
+        _tier: Tier,
+        token: Token,
+        buf: FrameBuf,
+        locs: &mut [Loc],
+    ) -> Result<(), (FrameBuf, StoreError)> {
+        self.write(token, buf, locs)
+    }
+
+    /// Advances requests without blocking, and appends the finished ones to `out`.
+    fn poll(&mut self, out: &mut Vec<Completion>);
+
+    /// Descriptors to wait on (for reading) while requests are in flight; empty if `poll` alone
+    /// suffices. Poll first: a request that completed immediately makes no descriptor readable.
+    fn wait_fds(&self) -> Vec<RawFd>;
+
+    /// Number of requests in flight.
+    fn in_flight(&self) -> usize;
+}

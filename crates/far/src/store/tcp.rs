@@ -1,0 +1,463 @@
+//! Sectors in the memory of servers (`hiroma serve`).
+//!
+//! A process has one session with each server, a connection to each server for every channel, and
+//! one more for control requests. Room is reserved on a server before it is used, so a write in
+//! flight never meets a full server. A channel waits on an epoll descriptor, which also reports
+//! when a connection becomes writable again and when to try to reconnect. While there are no
+//! requests, a thread checks the control connections.
+
+mod books;
+mod channel;
+mod link;
+mod minder;
+#[cfg(test)]
+mod tests;
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hiroma_far_wire::{
+    ErrorCode, Key, KeyError, Message, Purpose as LinkPurpose, SessionToken, SessionUsage,
+    WireError,
+};
+use hiroma_policy::allocation::AllocationKind;
+use hiroma_units::{Bytes, Loc};
+
+use self::books::{Books, RESERVE_CHUNKS};
+use self::channel::{Requests, TcpChannel};
+use self::link::{Link, Trouble};
+use self::minder::Minding;
+use super::space::FreezeId;
+use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
+use crate::config::{Allocation, StoreSpec};
+
+/// How long a server may take to answer when the store is opened; nothing is lost yet if it does
+/// not.
+const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// Minimum time to wait for a server, whatever the user has set: an answer takes some time on a
+/// healthy one too.
+const TIMEOUT_MIN: Duration = Duration::from_millis(100);
+
+/// Receives one line for the user, without a line end.
+pub type LogLine = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Called when the far memory on a server is lost for good.
+pub type Lost = Arc<dyn Fn(&StoreError) + Send + Sync>;
+
+/// How to reach the servers.
+#[derive(Clone)]
+pub struct TcpOptions {
+    /// `HOST:PORT` each.
+    pub servers: Vec<String>,
+    /// Bytes in a sector.
+    pub sector_bytes: usize,
+    /// Which server gets the next chunk.
+    pub allocation: Allocation,
+    /// How long to try to reconnect.
+    pub timeout: Duration,
+    /// Key that is shared with the servers.
+    pub key_file: Option<PathBuf>,
+    /// Addresses that were resolved before.
+    pub resolved: Vec<(String, Vec<SocketAddr>)>,
+    /// Called when connections are lost or restored.
+    pub log: LogLine,
+    /// Called if content is lost while no request would report the failure.
+    pub lost: Lost,
+}
+
+/// The store. See the module documentation.
+pub struct TcpStore {
+    shared: Arc<Shared>,
+}
+
+struct ServerAddr {
+    text: String,
+    addrs: Vec<SocketAddr>,
+}
+
+/// State shared by all channels.
+struct Shared {
+    name: String,
+    servers: Vec<ServerAddr>,
+    key: Option<Key>,
+    timeout: Duration,
+    log: LogLine,
+    lost: Lost,
+    minding: Minding,
+    books: Mutex<Books>,
+    /// A control link to each server.
+    controls: Mutex<Vec<Link>>,
+    next_lane: AtomicU32,
+    /// Counts forks, so that channels of the parent are recognized in the child.
+    epoch: AtomicU64,
+    /// The process whose connections these are.
+    process: AtomicU32,
+    /// Chunks that are to be given back.
+    frees_waiting: AtomicUsize,
+    /// The servers were told that the program has ended.
+    left: AtomicBool,
+}
+
+impl TcpStore {
+    /// Connects to all `servers`. Messages about lost connections are warnings to the user.
+    pub fn connect(
+        servers: &[String],
+        sector_bytes: usize,
+        allocation: Allocation,
+        timeout: Duration,
+        key_file: Option<&Path>,
+        resolved: &[(String, Vec<SocketAddr>)],
+    ) -> Result<TcpStore, StoreError> {
+        TcpStore::connect_with(TcpOptions {
+            servers: servers.to_vec(),
+            sector_bytes,
+            allocation,
+            timeout,
+            key_file: key_file.map(Path::to_path_buf),
+            resolved: resolved.to_vec(),
+            log: Arc::new(crate::fatal::warn),
+            lost: Arc::new(|error| crate::fetch::lost(error)),
+        })
+    }
+
+    /// Connects with all options.
+    pub fn connect_with(options: TcpOptions) -> Result<TcpStore, StoreError> {
+        let name = format!("tcp://{}", options.servers.join(","));
+        let config = |reason: String| StoreError::Config { store: name.clone(), reason };
+        let key = options.key_file.as_deref().map(read_key).transpose().map_err(config)?;
+        let mut servers = Vec::new();
+        for text in &options.servers {
+            let known = options.resolved.iter().find(|(name, _)| name == text);
+            let addrs = known
+                .map_or_else(|| look_up(text), |(_, addrs)| Ok(addrs.clone()))
+                .map_err(config)?;
+            if addrs.is_empty() {
+                return Err(config(format!("the name {text} stands for no address")));
+            }
+            servers.push(ServerAddr { text: format!("tcp://{text}"), addrs });
+        }
+        if servers.is_empty() {
+            return Err(config("no server is named: write tcp://HOST:PORT".to_owned()));
+        }
+        TcpStore::connect_to(options, name, key, servers)
+    }
+
+    fn connect_to(
+        options: TcpOptions,
+        name: String,
+        key: Option<Key>,
+        servers: Vec<ServerAddr>,
+    ) -> Result<TcpStore, StoreError> {
+        let kind = match options.allocation {
+            Allocation::Simple => AllocationKind::Simple,
+            Allocation::RoundRobin => AllocationKind::RoundRobin,
+        };
+        let shared = Arc::new(Shared {
+            books: Mutex::new(Books::new(servers.len(), options.sector_bytes, kind)),
+            name,
+            servers,
+            key,
+            timeout: options.timeout.max(TIMEOUT_MIN),
+            log: options.log,
+            lost: options.lost,
+            minding: Minding::default(),
+            controls: Mutex::default(),
+            next_lane: AtomicU32::new(1),
+            epoch: AtomicU64::new(0),
+            process: AtomicU32::new(std::process::id()),
+            frees_waiting: AtomicUsize::new(0),
+            left: AtomicBool::new(false),
+        });
+        shared.connect_controls(&[])?;
+        minder::start(&shared)?;
+        Ok(TcpStore { shared })
+    }
+}
+
+fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
+    text.to_socket_addrs()
+        .map(Iterator::collect)
+        .map_err(|error| format!("cannot find the server {text}: {error}"))
+}
+
+/// Resolves the addresses of all servers of `stores`.
+pub fn resolve(stores: &[StoreSpec]) -> Result<Vec<(String, Vec<SocketAddr>)>, StoreError> {
+    let servers = stores.iter().flat_map(|store| match store {
+        StoreSpec::Tcp { servers } => servers.as_slice(),
+        _ => &[],
+    });
+    let one = |text: &String| {
+        let config = |reason| StoreError::Config { store: format!("tcp://{text}"), reason };
+        look_up(text).map(|addrs| (text.clone(), addrs)).map_err(config)
+    };
+    servers.map(one).collect()
+}
+
+fn read_key(path: &Path) -> Result<Key, String> {
+    let content = std::fs::read(path)
+        .map_err(|error| format!("cannot read the key file {}: {error}", path.display()))?;
+    Key::from_file_content(&content).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+impl Shared {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn controls(&self) -> MutexGuard<'_, Vec<Link>> {
+        self.controls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_lane(&self) -> u32 {
+        self.next_lane.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Opens a session with every server and reserves the first room.
+    fn connect_controls(
+        self: &Arc<Self>,
+        attached: &[Vec<(u16, SessionToken)>],
+    ) -> Result<(), StoreError> {
+        let mut controls = Vec::new();
+        for (server, addr) in self.servers.iter().enumerate() {
+            let mut link = Link::new(self, server, LinkPurpose::Control, SessionToken::NEW);
+            for &(space, token) in attached.get(server).into_iter().flatten() {
+                link.push_control(Message::Attach { token, space }, true);
+            }
+            link.push_control(Message::Reserve { chunks: RESERVE_CHUNKS }, true);
+            let start = Instant::now();
+            while link.is_busy() {
+                drive(&mut link);
+                let gave_up = start.elapsed() > FIRST_ANSWER_MAX.min(self.timeout);
+                let failure = link.failure().or(gave_up.then_some("no answer"));
+                if let (Some(failure), false) = (failure, link.is_up()) {
+                    let reason = format!(
+                        "cannot connect to {}: {failure}; start `hiroma serve` there, or leave this server out",
+                        addr.text
+                    );
+                    return Err(StoreError::Refused { store: self.name.clone(), reason });
+                }
+            }
+            if let Some(error) = link.death() {
+                return Err(error.clone());
+            }
+            for answer in link.answers.drain(..) {
+                if let Message::Error { text, .. } = answer {
+                    return Err(StoreError::Refused { store: addr.text.clone(), reason: text });
+                }
+            }
+            self.books().servers[server].token = Some(link.token());
+            controls.push(link);
+        }
+        *self.controls() = controls;
+        Ok(())
+    }
+
+    /// Sends a control request to a server and waits for the answer.
+    fn call(&self, server: usize, message: Message) -> Result<Message, StoreError> {
+        let mut controls = self.controls();
+        let link = &mut controls[server];
+        link.answers.clear();
+        link.push_control(message, true);
+        while link.answers.is_empty() && link.death().is_none() {
+            drive(link);
+        }
+        match (link.answers.pop_front(), link.death()) {
+            (Some(Message::Error { code, text }), _) => {
+                Err(self.request_failed(server, false, code, &text))
+            }
+            (Some(answer), _) => Ok(answer),
+            (None, Some(error)) => Err(error.clone()),
+            (None, None) => unreachable!("the loop ends with an answer or without a link"),
+        }
+    }
+
+    /// Updates the books after the answer to a control frame.
+    fn note_answer(&self, server: usize, question: &Message, answer: &Message) {
+        let mut books = self.books();
+        let book = &mut books.servers[server];
+        match (question, answer) {
+            (Message::Reserve { .. }, Message::Granted { chunks, usage }) => {
+                book.granted(*chunks, *usage)
+            }
+            (Message::Reserve { .. }, _) => book.granted(0, SessionUsage::default()),
+            (Message::Free { .. }, _) => book.freed(),
+            (_, Message::UsageReply { usage }) => book.told(*usage),
+            _ => {}
+        }
+    }
+
+    /// A control frame will never be answered.
+    fn note_no_answer(&self, server: usize, question: &Message) {
+        let mut books = self.books();
+        match question {
+            Message::Reserve { .. } => books.servers[server].not_granted(),
+            Message::Free { .. } => books.servers[server].freed(),
+            _ => {}
+        }
+    }
+
+    fn io_error(&self, doing: &'static str, text: &str) -> StoreError {
+        StoreError::Io { store: self.name.clone(), doing, source_text: text.to_owned() }
+    }
+
+    fn broken_protocol(&self, server: usize, what: &str) -> StoreError {
+        StoreError::Io {
+            store: self.servers[server].text.clone(),
+            doing: "talking to the server",
+            source_text: what.to_owned(),
+        }
+    }
+
+    /// What a wire error means for the connection.
+    fn refusal(&self, server: usize, error: &WireError) -> Trouble {
+        let store = self.servers[server].text.clone();
+        match error {
+            WireError::Told { code: ErrorCode::NoSession, .. } => Trouble::Fatal(StoreError::Io {
+                store,
+                doing: "coming back to the server",
+                source_text: "it was restarted, or gave this program up for lost: what the program kept there is gone".to_owned(),
+            }),
+            WireError::Told { code: ErrorCode::TooMany, text } => Trouble::Broken(text.clone()),
+            WireError::Key(KeyError::Needed) | WireError::Key(_) | WireError::Told { .. } | WireError::NoCommonVersion { .. } => {
+                Trouble::Fatal(StoreError::Refused { store, reason: error.to_string() })
+            }
+            other => Trouble::Fatal(StoreError::Refused { store, reason: other.to_string() }),
+        }
+    }
+
+    fn request_failed(
+        &self,
+        server: usize,
+        write: bool,
+        code: ErrorCode,
+        text: &str,
+    ) -> StoreError {
+        let store = self.servers[server].text.clone();
+        match code {
+            ErrorCode::Full => self.full(),
+            ErrorCode::NoSession => StoreError::Refused { store, reason: text.to_owned() },
+            _ => StoreError::Io {
+                store,
+                doing: if write { "writing" } else { "reading" },
+                source_text: text.to_owned(),
+            },
+        }
+    }
+
+    fn full(&self) -> StoreError {
+        let books = self.books();
+        let (used, capacity) = (Bytes(books.space.occupied_bytes()), Bytes(books.capacity_bytes()));
+        StoreError::Full { store: self.name.clone(), used, capacity }
+    }
+}
+
+/// Advances a control link, waiting briefly for its socket.
+fn drive(link: &mut Link) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    link.pump(&mut Requests::default(), true);
+    if link.is_busy() && link.death().is_none() {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let _ = match link.socket() {
+            Some((socket, blocked)) => {
+                let flags = if blocked { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                poll(&mut [PollFd::new(&socket, flags)], Some(&timeout))
+            }
+            None => poll(&mut [], Some(&timeout)),
+        };
+    }
+}
+
+impl Store for TcpStore {
+    fn name(&self) -> String {
+        self.shared.name.clone()
+    }
+
+    fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
+        Ok(Box::new(TcpChannel::open(&self.shared, purpose)?))
+    }
+
+    fn free(&self, locs: &[Loc]) {
+        let given_back = self.shared.books().free(locs);
+        self.shared.frees_waiting.fetch_add(given_back, Ordering::Relaxed);
+    }
+
+    fn keeps_for_children(&self) -> bool {
+        true
+    }
+
+    fn usage(&self) -> StoreUsage {
+        self.shared.minding.goes_on();
+        let books = self.shared.books();
+        StoreUsage {
+            far_bytes: books.space.live_bytes(),
+            stored_bytes: books.space.occupied_bytes(),
+            capacity_bytes: books.capacity_bytes(),
+            metadata_bytes: books.metadata_bytes(),
+            local_bytes: 0,
+        }
+    }
+
+    fn leave(&self) {
+        if self.shared.process.load(Ordering::SeqCst) == std::process::id() {
+            self.shared.minding.stop();
+            self.shared.left.store(true, Ordering::SeqCst);
+            self.shared.controls().iter_mut().for_each(Link::say_goodbye);
+        }
+    }
+
+    fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
+        self.shared.minding.stand_still();
+        for server in 0..self.shared.servers.len() {
+            self.shared.call(server, Message::Fork)?;
+        }
+        let freeze = self.shared.books().space.freeze();
+        Ok(Box::new(TcpFork { shared: Arc::clone(&self.shared), freeze }))
+    }
+}
+
+impl Drop for TcpStore {
+    /// Says goodbye, so that the servers free the memory immediately. Does nothing in a child that
+    /// did not adopt the store: the connections are the parent's.
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+struct TcpFork {
+    shared: Arc<Shared>,
+    freeze: FreezeId,
+}
+
+impl ForkGuard for TcpFork {
+    fn adopt(&self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        shared.process.store(std::process::id(), Ordering::SeqCst);
+        shared.frees_waiting.store(0, Ordering::SeqCst);
+        shared.left.store(false, Ordering::SeqCst);
+        // The connections remain the parent's; their descriptor numbers are invalid here, or refer
+        // to other files.
+        std::mem::take(&mut *shared.controls()).into_iter().for_each(std::mem::forget);
+        let attached = {
+            let mut books = shared.books();
+            if books.become_child() > hiroma_far_wire::MAX_SPACES {
+                return Err(shared
+                    .io_error("adopting the store after a fork", "too many generations of forks"));
+            }
+            books.servers.iter().map(|server| server.attached.clone()).collect::<Vec<_>>()
+        };
+        shared.connect_controls(&attached)?;
+        minder::start(shared)
+    }
+}
+
+impl Drop for TcpFork {
+    fn drop(&mut self) {
+        let given_back = self.shared.books().thaw(self.freeze);
+        self.shared.frees_waiting.fetch_add(given_back, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,160 @@
+//! From a socket to a session: connecting, authenticating, and opening (or resuming) the session.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Instant;
+
+use hiroma_far_wire::{
+    ClientEvent, ClientSession, Frame, HEADER_BYTES, MAX_BODY, Message, WireError,
+};
+use hiroma_sys::sockets;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Resource, getrlimit};
+
+use super::{ATTEMPT_MAX, Link, PAUSE_MIN, State, Trouble};
+use crate::store::StoreError;
+
+impl Link {
+    /// Starts to connect.
+    pub(super) fn connect(&mut self, now: Instant) -> Result<(), Trouble> {
+        let State::Down { since, pause, .. } = self.state else { return Ok(()) };
+        let addrs = &self.shared.servers[self.server].addrs;
+        // Several addresses of one name are tried in turn.
+        let addr = addrs[self.attempts % addrs.len()];
+        self.attempts += 1;
+        self.failure = None;
+        let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
+            .map_err(|errno| self.no_socket(errno))?;
+        let connected: rustix::io::Result<()> = match addr {
+            SocketAddr::V4(addr) => rustix::net::connect(&socket, &addr),
+            SocketAddr::V6(addr) => rustix::net::connect(&socket, &addr),
+        };
+        match connected {
+            Ok(()) | Err(rustix::io::Errno::INPROGRESS | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+        let stream = TcpStream::from(socket);
+        sockets::tune(&stream)?;
+        self.changed = true;
+        self.state = State::Connecting { stream, since, attempt: now, pause };
+        Ok(())
+    }
+
+    /// If there are too few descriptors for a first connection, waiting does not help.
+    fn no_socket(&self, errno: Errno) -> Trouble {
+        if errno != Errno::MFILE || self.was_up {
+            return Trouble::Broken(errno.to_string());
+        }
+        let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let reason = format!(
+            "`ulimit -n` allows {most} open files, which are too few for the connections to {} server(s): raise it, or use another store",
+            self.shared.servers.len()
+        );
+        Trouble::Fatal(StoreError::Config { store: self.shared.name.clone(), reason })
+    }
+
+    /// Waits for the connection, authenticates, and opens the session.
+    pub(super) fn greet(&mut self, now: Instant) -> Result<(), Trouble> {
+        let (State::Connecting { attempt, .. } | State::Greeting { attempt, .. }) = &self.state
+        else {
+            return Ok(());
+        };
+        let attempt = *attempt;
+        if let State::Connecting { stream, .. } = &self.state {
+            if let Some(error) = stream.take_error()? {
+                return Err(error.into());
+            }
+            if stream.peer_addr().is_ok() {
+                let (wire, hello) =
+                    ClientSession::start(self.shared.key.clone(), sockets::random());
+                (self.greeting, self.stash, self.received) = (hello, Vec::new(), 0);
+                let State::Connecting { stream, since, attempt, pause } = self.take_state() else {
+                    return Ok(());
+                };
+                self.state =
+                    State::Greeting { stream, wire: Box::new(wire), since, attempt, pause };
+                self.changed = true;
+            }
+        }
+        while let State::Greeting { stream, wire, .. } = &mut self.state {
+            while !self.greeting.is_empty() {
+                match (&*stream).write(&self.greeting) {
+                    Ok(sent) => drop(self.greeting.drain(..sent)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    // The server may have sent the reason before it closed.
+                    Err(_) => break,
+                }
+            }
+            let mut bytes = [0; HEADER_BYTES + MAX_BODY];
+            let missing = wire.missing();
+            let received = match (&*stream).read(&mut bytes[..missing]) {
+                Ok(0) => {
+                    return Err(Trouble::Broken(
+                        "the server closed the connection while being greeted".to_owned(),
+                    ));
+                }
+                Ok(received) => received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let (_, event) = wire
+                .receive(&bytes[..received])
+                .map_err(|error| self.shared.refusal(self.server, &error))?;
+            match event {
+                None => {}
+                Some(ClientEvent::Send(bytes)) => self.greeting.extend_from_slice(&bytes),
+                Some(ClientEvent::Ready) => {
+                    let open =
+                        Message::Open { token: self.token, lane: self.lane, purpose: self.purpose };
+                    open.encode(wire.version(), 0, &mut self.greeting);
+                }
+                Some(ClientEvent::Frame(frame)) => self.opened(frame)?,
+            }
+        }
+        if !matches!(self.state, State::Up { .. }) && now.duration_since(attempt) > ATTEMPT_MAX {
+            return Err(Trouble::Broken(
+                "the server accepts connections but does not answer".to_owned(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn opened(&mut self, frame: Frame) -> Result<(), Trouble> {
+        match frame.message {
+            Message::Opened { token, usage } => {
+                self.token = token;
+                self.shared.books().servers[self.server].told(usage);
+            }
+            Message::Error { code, text } => {
+                let error = WireError::Told { code, text };
+                return Err(self.shared.refusal(self.server, &error));
+            }
+            other => {
+                let error = WireError::Unexpected { kind: other.kind(), expected: "a session" };
+                return Err(self.shared.refusal(self.server, &error));
+            }
+        }
+        let State::Greeting { stream, wire, .. } = self.take_state() else { return Ok(()) };
+        (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
+        self.stash.clear();
+        self.state = State::Up { stream, wire };
+        self.was_up = true;
+        self.last_progress = Instant::now();
+        self.announce_return();
+        Ok(())
+    }
+
+    /// Takes the state, to build the next one from its parts.
+    fn take_state(&mut self) -> State {
+        let now = Instant::now();
+        std::mem::replace(
+            &mut self.state,
+            State::Down { since: now, retry_at: now, pause: PAUSE_MIN },
+        )
+    }
+}

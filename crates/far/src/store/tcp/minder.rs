@@ -1,0 +1,130 @@
+//! Checks the servers while there are no requests: a broken connection is restored before the
+//! server ends the session, and the loss of a server is detected although no request would find it
+//! out.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+
+use hiroma_far_wire::Message;
+use hiroma_sys::lock::Bell;
+
+use super::channel::Requests;
+use super::{Shared, StoreError};
+use crate::host::{self, Thread};
+
+/// Interval of pings to a server. Together with the time after which a link reports silence, that
+/// makes less than 10 s.
+const ASK_EVERY: Duration = Duration::from_secs(3);
+/// Interval of the checks of links while all of them work, and while one does not.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY_DOWN: Duration = Duration::from_millis(100);
+
+/// State shared by the store and the minder.
+#[derive(Default)]
+pub struct Minding {
+    thread: Mutex<Option<Thread>>,
+    bell: Bell,
+    stopping: AtomicBool,
+    /// The process is about to fork: nothing may be locked or allocated.
+    still: AtomicBool,
+    /// A round is in progress.
+    working: AtomicBool,
+}
+
+impl Minding {
+    /// Waits until the minder has finished its round, and stops further rounds until
+    /// [`Minding::goes_on`].
+    pub fn stand_still(&self) {
+        self.still.store(true, SeqCst);
+        while self.working.load(SeqCst) {
+            yield_now();
+        }
+    }
+
+    /// The fork is over. A thread that uses the store knows that: no thread uses it during a fork.
+    pub fn goes_on(&self) {
+        self.still.store(false, SeqCst);
+    }
+
+    /// Stops the minder, if this process has one.
+    pub fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            self.bell.ring();
+            thread.join();
+        }
+    }
+}
+
+/// Starts the minder of this process: in the first one, and in each child that adopts the store.
+pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let (minded, epoch) = (Arc::clone(shared), shared.epoch.load(SeqCst));
+    let mut minder = Minder {
+        epoch,
+        asked: vec![Instant::now(); shared.servers.len()],
+        given_up: vec![false; shared.servers.len()],
+    };
+    let work = move || {
+        while !minded.minding.stopping.load(SeqCst) && minded.epoch.load(SeqCst) == epoch {
+            let pause = minder.round(&minded);
+            minded.minding.bell.wait(pause);
+        }
+    };
+    let thread = host::spawn(c"hiroma-tcp", work)
+        .map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
+    let minding = &shared.minding;
+    minding.still.store(false, SeqCst);
+    minding.working.store(false, SeqCst);
+    let before = minding.thread.lock().unwrap_or_else(PoisonError::into_inner).replace(thread);
+    // After a fork this is the parent's thread, which does not exist here.
+    std::mem::forget(before);
+    Ok(())
+}
+
+struct Minder {
+    epoch: u64,
+    /// When each server was last pinged.
+    asked: Vec<Instant>,
+    /// Servers that are lost for good.
+    given_up: Vec<bool>,
+}
+
+impl Minder {
+    /// Checks each link once, without waiting. Returns the pause until the next round.
+    fn round(&mut self, shared: &Shared) -> Duration {
+        shared.minding.working.store(true, SeqCst);
+        let pause =
+            if shared.minding.still.load(SeqCst) { LOOK_EVERY_DOWN } else { self.look(shared) };
+        shared.minding.working.store(false, SeqCst);
+        pause
+    }
+
+    fn look(&mut self, shared: &Shared) -> Duration {
+        // If the links are in use, their user detects problems.
+        let Ok(mut links) = shared.controls.try_lock() else { return LOOK_EVERY_DOWN };
+        if shared.epoch.load(SeqCst) != self.epoch {
+            return Duration::ZERO;
+        }
+        let mut all_well = true;
+        for (server, link) in links.iter_mut().enumerate() {
+            if self.given_up[server] {
+                continue;
+            }
+            if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ASK_EVERY) {
+                link.push_control(Message::Ping, false);
+                self.asked[server] = Instant::now();
+            }
+            link.pump(&mut Requests::default(), true);
+            all_well &= link.is_up() && !link.is_busy();
+            if let Some(error) = link.death() {
+                self.given_up[server] = true;
+                let needed = shared.books().holds_something(server);
+                if needed { (shared.lost)(error) } else { (shared.log)(&error.to_string()) }
+            }
+        }
+        if all_well { LOOK_EVERY } else { LOOK_EVERY_DOWN }
+    }
+}
