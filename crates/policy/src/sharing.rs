@@ -3,9 +3,10 @@
 //! Room for compressed blocks avoids waits for what is behind them; the same room for the program
 //! avoids fetches of any kind. A smaller share is judged by the curve of fetches that more room
 //! would have avoided ([`crate::reuse`]). Of a larger one only the first step is known, from how
-//! densely staged blocks, the next to be evicted, are touched. So the share begins small, and is
-//! reduced immediately when a larger one has pushed out what the program uses repeatedly: many
-//! programs have such an edge, below which they do little but fetch.
+//! densely staged blocks, the next to be evicted, are touched. Many programs have an edge, below
+//! which they do little but fetch. So the share begins small and grows step by step, when the
+//! present one has cost more than the step for long enough; and it is reduced, by as much as
+//! seems right, when a larger one has pushed out what the program uses repeatedly.
 //!
 //! The same curve shows what compressed memory would serve if it always held what was evicted last:
 //! the fetches that as much more local memory would have avoided. Where that is clearly more than
@@ -16,9 +17,9 @@ use crate::loss::Curve;
 /// Shares are counted in parts of local memory.
 pub const PARTS: u64 = 32;
 /// Initial share.
-pub const BEGIN: u64 = PARTS / 8;
-/// The smallest and the largest.
-const LEAST: u64 = 2;
+pub const BEGIN: u64 = PARTS / 16;
+/// The smallest (all goes to the store behind) and the largest.
+const LEAST: u64 = 0;
 const MOST: u64 = PARTS / 4 * 3;
 /// Waits before the counts are judged, and fetches of the curve.
 const JUDGED_WAITS: u64 = 64;
@@ -31,10 +32,13 @@ const BEHIND_NS: u64 = 100_000;
 /// A smaller share must save one part in this many; so must each step to a larger one.
 const SPARED_BY_LESS: u128 = 4;
 const SPARED_BY_MORE: u128 = 64;
-/// Cost of moving 4 KiB behind. A smaller share is chosen when the present one has cost as much
-/// more than it: so a short phase of the program does not cause much moving, nor does a long one
-/// continue with the wrong share.
-const MOVED_NS: u64 = 20_000;
+/// Cost of moving 4 KiB from one store to the other. Another share is chosen when the present one
+/// has cost as much more than it: so a short phase of the program does not cause much moving, nor
+/// does a long one continue with the wrong share.
+const MOVED_NS: u64 = 5_000;
+/// A wait of many fetches for what is queued before them (a burst of write-back) says nothing
+/// about the store: the average of a period counts as this part more than the one before at most.
+const BEHIND_GROWTH: u64 = 4;
 /// Blocks are demoted where compressed memory would serve this much more of the fetches, in
 /// millionths, and until it is less than half of that.
 const DEMOTES_PPM: u64 = 125_000;
@@ -105,6 +109,7 @@ pub struct Sharing {
     rescues: u64,
     staged_bytes: u64,
     near_ns: u64,
+    behind_ns: u64,
     /// Fetched bytes by the local memory that would have avoided them, and the number of those
     /// fetches; older ones count less.
     spared: Curve,
@@ -112,7 +117,8 @@ pub struct Sharing {
     /// The share that was too large, the number of judgements for which it is not tried, and the
     /// number for the next one.
     barred: (u64, u32, u32),
-    /// How much more the present share has cost than each smaller one, in ns.
+    /// How much more the present share has cost than each smaller one and the next larger one, in
+    /// ns.
     regrets: [u128; PARTS as usize],
     demotes: bool,
 }
@@ -127,6 +133,7 @@ impl Default for Sharing {
             rescues: 0,
             staged_bytes: 0,
             near_ns: NEAR_NS,
+            behind_ns: BEHIND_NS,
             spared: Curve::default(),
             samples: 0,
             barred: (MOST + 1, 0, BARRED),
@@ -165,6 +172,9 @@ impl Sharing {
     }
 
     fn judge_demoting(&mut self, seen: &Seen, period: &Period) {
+        if seen.near_bytes == 0 {
+            self.demotes = false;
+        }
         if self.samples < JUDGED_SAMPLES || seen.near_bytes == 0 {
             return;
         }
@@ -190,12 +200,16 @@ impl Sharing {
         // Sometimes a fetch waits for much that is queued before it; that says nothing about
         // compressed memory.
         self.near_ns = self.near.average_ns(self.near_ns).min(self.near_ns + self.near_ns / 8);
+        self.behind_ns = self
+            .behind
+            .average_ns(self.behind_ns)
+            .min(self.behind_ns + self.behind_ns / BEHIND_GROWTH);
         let near_ns = self.near_ns + OVERHEAD_NS;
         let period = Period {
             near: self.near.count,
             behind: self.behind.count,
             near_ns,
-            behind_ns: (self.behind.average_ns(BEHIND_NS) + OVERHEAD_NS).max(near_ns),
+            behind_ns: (self.behind_ns + OVERHEAD_NS).max(near_ns),
             edge_per_mib: (self.rescues << 20) / self.staged_bytes.max(1 << 20),
         };
         self.judge_demoting(seen, &period);
@@ -221,25 +235,30 @@ impl Sharing {
         changed.then_some(parts)
     }
 
-    /// The cheapest share of those that can be judged.
+    /// The share to use from here on.
     fn choose(&mut self, seen: &Seen, period: &Period) -> u64 {
-        let part = seen.limit_bytes / PARTS;
         let now = self.cost_of_more(seen, period, 0);
         if let Some(parts) = self.choose_smaller(seen, period, now) {
             return parts;
         }
-        let mut best = (now, self.parts);
-        if seen.is_full {
-            let most = MOST.min(self.barred.0.saturating_sub(1));
-            for parts in self.parts + 1..=most {
-                let cost = self.cost_of_more(seen, period, part * (parts - self.parts));
-                let spared = now / SPARED_BY_MORE * wide(parts - self.parts);
-                if cost < best.0 && cost + spared < now {
-                    best = (cost, parts);
-                }
-            }
+        let next = self.parts + 1;
+        if !seen.is_full || next > MOST || next >= self.barred.0 {
+            return self.parts;
         }
-        best.1
+        let part = seen.limit_bytes / PARTS;
+        let cost = self.cost_of_more(seen, period, part);
+        let regret = self.regret(next, now, cost, SPARED_BY_MORE);
+        if regret > seen.moving(part) { next } else { self.parts }
+    }
+
+    /// Adds to the regret of not having had a share of `parts`, which would have cost `cost`
+    /// instead of `now`, if it would have spared one part in `spared_min`.
+    fn regret(&mut self, parts: u64, now: u128, cost: u128, spared_min: u128) -> u128 {
+        let regret = &mut self.regrets[parts as usize];
+        // Half of the period was counted before.
+        *regret =
+            if cost < now - now / spared_min { *regret + (now - cost) / 2 } else { *regret / 2 };
+        *regret
     }
 
     /// The smaller share against which the present one has the greatest regret, beyond the cost of
@@ -252,16 +271,9 @@ impl Sharing {
         for parts in LEAST..self.parts {
             let bytes = seen.limit_bytes / PARTS * (self.parts - parts);
             let cost = self.cost_of_less(seen, period, bytes);
-            let moving = (seen.packing(bytes) >> 8) / 4096 * wide(MOVED_NS);
-            let regret = &mut self.regrets[parts as usize];
-            // Half of the period was counted before.
-            *regret = if cost < now - now / SPARED_BY_LESS {
-                *regret + (now - cost) / 2
-            } else {
-                *regret / 2
-            };
-            if *regret > moving + best.0 {
-                best = (*regret - moving, Some(parts));
+            let regret = self.regret(parts, now, cost, SPARED_BY_LESS);
+            if regret > seen.moving(bytes) + best.0 {
+                best = (regret - seen.moving(bytes), Some(parts));
             }
         }
         best.1
@@ -324,6 +336,11 @@ impl Seen {
         }
         (wide(self.near_bytes) << 8) * wide(bytes) / wide(self.packed_bytes)
     }
+
+    /// Cost of moving what `bytes` of compressed memory hold, in ns.
+    fn moving(&self, bytes: u64) -> u128 {
+        (self.packing(bytes) >> 8) / 4096 * wide(MOVED_NS)
+    }
 }
 
 fn wide(value: u64) -> u128 {
@@ -367,7 +384,11 @@ mod tests {
 
     #[test]
     fn where_much_is_asked_for_from_behind_it_grows_to_three_quarters() {
-        assert_eq!(run(&mut Sharing::new(), 1..=40, |round| seen(round, 100, 0), None), Some(24));
+        let at = |round| seen(40 * round, 100, 0);
+        assert_eq!(run(&mut Sharing::new(), 1..=60, at, None), Some(24));
+        // Few fetches are not worth moving what is in the stores.
+        let few = run(&mut Sharing::new(), 1..=10, |round| seen(round, 100, 0), None);
+        assert_eq!(few, None);
     }
 
     #[test]
@@ -383,20 +404,30 @@ mod tests {
     #[test]
     fn beyond_an_edge_it_goes_back_and_does_not_come_again_soon() {
         let mut sharing = Sharing::new();
-        let at = |round| seen(4 * round, 100, 0);
-        assert_eq!(run(&mut sharing, 1..=8, at, None), Some(24));
+        let at = |round| seen(40 * round, 100, 0);
+        assert_eq!(run(&mut sharing, 1..=60, at, None), Some(24));
         // 10 MiB more would have avoided nearly all of them.
-        let less = run(&mut sharing, 9..=20, at, Some(10 * MIB)).unwrap();
+        let less = run(&mut sharing, 61..=63, at, Some(10 * MIB)).unwrap();
         assert!((12..=21).contains(&less), "{less}");
-        let after = run(&mut sharing, 21..=24, at, None);
+        let after = run(&mut sharing, 64..=67, at, None);
         assert!(after.is_none_or(|parts| parts < 24), "{after:?}");
     }
 
     #[test]
     fn for_few_fetches_little_is_moved_about() {
         let mut sharing = Sharing::new();
-        assert_eq!(run(&mut sharing, 1..=8, |round| seen(round, 100, 0), None), Some(24));
-        assert_eq!(run(&mut sharing, 9..=12, |round| seen(round, 100, 0), Some(10 * MIB)), None);
+        let at = |round: u64| seen(40 * round.min(60) + round, 100, 0);
+        assert_eq!(run(&mut sharing, 1..=60, at, None), Some(24));
+        assert_eq!(run(&mut sharing, 61..=62, at, Some(10 * MIB)), None);
+    }
+
+    #[test]
+    fn a_burst_of_slow_answers_is_not_the_stores_speed() {
+        let slow = |round| Seen {
+            behind: Waits { count: round * 10, total_ns: round * 10 * 20_000_000 },
+            ..seen(round, 0, 0)
+        };
+        assert_eq!(run(&mut Sharing::new(), 1..=2, slow, None), None);
     }
 
     #[test]

@@ -8,11 +8,11 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::ValueEnum;
 use hiroma_command::{refuse, show};
-use hiroma_kernel::host::memory::Limits;
-use hiroma_pager::config::{
+use hiroma_far::config::{
     Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice,
     ReplacementKind, StoreSpec, parse_stores,
 };
+use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
 use rustix::process::{Resource, getrlimit};
 
@@ -34,8 +34,8 @@ pub struct Args {
     /// whichever is smaller (25%)
     #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
     local: SizeSpec,
-    /// Stores for far memory, in the order in which they are filled: compressed (within --local: an
-    /// eighth of it at first, then adjusted to reduce waiting; seven eighths if no other store
+    /// Stores for far memory, in the order in which they are filled: compressed (within --local: a
+    /// sixteenth of it at first, then adjusted to reduce waiting; seven eighths if no other store
     /// follows; data that does not compress goes to the next store), compressed:SIZE (SIZE in
     /// addition to --local), file:DIR[:SIZE] (default size: all free space there, less a
     /// twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the servers lend)
