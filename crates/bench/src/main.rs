@@ -18,6 +18,7 @@ mod undo;
 mod with_parent;
 mod workload;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -90,6 +91,9 @@ enum What {
     /// Write the man pages
     #[command(hide = true)]
     Man(man::Args),
+    /// List the experiments and their options, for shell completions
+    #[command(hide = true)]
+    Outline,
 }
 
 /// The command by its public name: `hiroma bench`.
@@ -125,6 +129,11 @@ fn run(what: What) -> anyhow::Result<ExitCode> {
         What::WithParent(args) => with_parent::main(&args),
         What::Workload { job } => workload::main(&job),
         What::Man(args) => man::main(&args),
+        What::Outline => {
+            std::io::stdout()
+                .write_all(hiroma_command::outline::outline(&Cli::command()).as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 

@@ -17,7 +17,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let mut whole = crate::command().disable_help_subcommand(true);
     whole.build();
     let bench = whole.find_subcommand("bench").context("`bench` is a subcommand")?;
-    clap_mangen::generate_to(bench.clone(), &args.dir)
+    hiroma_command::man::write_pages(bench, &args.dir)
         .with_context(|| format!("cannot write man pages to {}", args.dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }

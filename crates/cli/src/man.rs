@@ -18,9 +18,10 @@ pub struct Args {
 /// Writes one page for the command and one for each visible subcommand. `hiroma-bench` writes those
 /// of `bench`.
 pub fn main(args: Args) -> Result<ExitCode> {
-    let command = crate::Cli::command().disable_help_subcommand(true);
+    let mut command = crate::Cli::command().disable_help_subcommand(true);
+    command.build();
     fs::create_dir_all(&args.dir)
-        .and_then(|()| clap_mangen::generate_to(command, &args.dir))
+        .and_then(|()| hiroma_command::man::write_pages(&command, &args.dir))
         .with_context(|| format!("cannot write man pages to {}", args.dir.display()))?;
     let bench = crate::bench::program()?;
     let ended = Command::new(&bench)

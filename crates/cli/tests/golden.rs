@@ -57,11 +57,14 @@ fn who_asks_for_nothing_is_told_where_to_begin() {
 
 #[test]
 fn shells_complete_commands_and_options() {
+    common::bench();
     for shell in ["bash", "zsh", "fish"] {
         let script = output(["completions", shell]);
         assert!(script.status.success(), "{shell}");
         let text = String::from_utf8(script.stdout).unwrap();
         assert!(text.contains("fault-timeout") && text.contains("manage"), "{shell}");
+        // Those of `hiroma-bench`.
+        assert!(text.contains("noise") && text.contains("repetitions"), "{shell}");
     }
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("hiroma");

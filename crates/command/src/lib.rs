@@ -1,8 +1,10 @@
 //! Code that the commands of hiroma share: refusals and exit codes, result files, formats of
-//! numbers, and a description of the machine.
+//! numbers, man pages, and a description of the machine.
 
 pub mod files;
 pub mod machine;
+pub mod man;
+pub mod outline;
 pub mod show;
 
 use std::process::ExitCode;
