@@ -126,7 +126,7 @@ fn damon_is_left_alone_where_somebody_uses_it() {
     let said = text(&output.stderr);
     assert!(
         said.contains("damon:")
-            && (said.contains("in use by somebody else") || said.contains("Linux 6.7")),
+            && (said.contains("DAMON is already in use") || said.contains("Linux 6.7")),
         "{said}"
     );
     assert_eq!(fs::read_to_string(owners).unwrap(), before);

@@ -27,7 +27,7 @@ fn checker() -> &'static Path {
         let mut cargo = Command::new(env!("CARGO"));
         cargo.args([
             "build",
-            "--yielding",
+            "--quiet",
             "--package",
             "hiroma-far",
             "--example",

@@ -30,21 +30,21 @@ pub fn fork(worker: &mut Worker) {
         }
         return;
     }
-    let yielding = worker.random.once_in(2);
+    let quiet = worker.random.once_in(2);
     let _forking = checker.forking.lock().unwrap();
-    let all_stand_still = yielding.then(|| checker.gate.write().unwrap());
-    let pid = fork_once(worker, yielding, 0);
+    let all_stand_still = quiet.then(|| checker.gate.write().unwrap());
+    let pid = fork_once(worker, quiet, 0);
     drop(all_stand_still);
     worker.child = Some(Child { pid, since: Instant::now() });
 }
 
-fn fork_once(worker: &mut Worker, yielding: bool, depth: u32) -> i32 {
+fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
     let pager = &worker.checker.pager;
     pager.before_fork(&[]);
     match page::fork() {
         0 => {
             pager.after_fork_in_child();
-            live(worker, yielding, depth);
+            live(worker, quiet, depth);
             page::exit_now(0)
         }
         pid if pid < 0 => worker
@@ -58,11 +58,11 @@ fn fork_once(worker: &mut Worker, yielding: bool, depth: u32) -> i32 {
 }
 
 /// Runs a child.
-fn live(worker: &mut Worker, yielding: bool, depth: u32) {
-    verify(worker, yielding);
+fn live(worker: &mut Worker, quiet: bool, depth: u32) {
+    verify(worker, quiet);
     if depth == 0 && worker.random.once_in(3) {
-        let pid = fork_once(worker, yielding, depth + 1);
-        write(worker, yielding);
+        let pid = fork_once(worker, quiet, depth + 1);
+        write(worker, quiet);
         match page::reap(pid, true) {
             Some(0) => {}
             status => worker
@@ -70,21 +70,21 @@ fn live(worker: &mut Worker, yielding: bool, depth: u32) {
                 .fail(&worker.name(), &format!("the child's child ended with status {status:?}")),
         }
     } else {
-        write(worker, yielding);
+        write(worker, quiet);
     }
-    verify(worker, yielding);
+    verify(worker, quiet);
 }
 
-fn write(worker: &mut Worker, yielding: bool) {
+fn write(worker: &mut Worker, quiet: bool) {
     let checker = worker.checker;
     for _ in 0..300 {
         let number = checker.line_pages + worker.random.below(checker.pages - checker.line_pages);
         let mine = (number - checker.line_pages) % checker.options.threads == worker.thread;
-        if yielding || mine {
+        if quiet || mine {
             let version = worker.next_version();
             checker.page(number).write(0..PAGE_LINES, version);
         }
-        if worker.random.once_in(20) && (yielding || mine) {
+        if worker.random.once_in(20) && (quiet || mine) {
             let page = checker.page(number);
             if let Err(error) = checker.pager.discard(page.addr, crate::PAGE) {
                 checker.fail(&worker.name(), &format!("discard in a child: {error}"));
@@ -94,9 +94,9 @@ fn write(worker: &mut Worker, yielding: bool) {
     }
 }
 
-fn verify(worker: &Worker, yielding: bool) {
+fn verify(worker: &Worker, quiet: bool) {
     let checker = worker.checker;
-    if !yielding {
+    if !quiet {
         return worker.verify_mine();
     }
     for number in 0..checker.pages {

@@ -229,7 +229,8 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("100 steps of 1.00 ms work on 2 ranks") && text.contains("3.90 ms of it"),
+            text.contains("100 steps of 1.00 ms work on 2 ranks")
+                && text.contains("of which 3.90 ms"),
             "{text}"
         );
     }
