@@ -66,7 +66,7 @@ fn add_option(line: &mut Vec<Inline>, option: &Arg) {
             line.extend([bold(format!("-{short}")), roman("|")]);
         }
         line.push(bold(format!("--{long}")));
-        if takes_values(option) {
+        if option.get_action().takes_values() {
             line.extend([roman(" "), italic(value_of(option))]);
         }
         if matches!(option.get_action(), ArgAction::Count) {
@@ -83,10 +83,6 @@ fn add_positional(line: &mut Vec<Inline>, positional: &Arg) {
         let is_many = positional.get_num_args().is_some_and(|count| count.max_values() > 1);
         line.push(roman(if is_many || is_last { "..." } else { "" }));
     });
-}
-
-fn takes_values(option: &Arg) -> bool {
-    option.get_num_args().is_some_and(|count| count.takes_values())
 }
 
 /// The name of an argument's value, as in `--help`.

@@ -154,11 +154,9 @@ impl Live {
                 uffd: uffd.clone(),
                 staging: staging.clone(),
                 arena: arena.clone(),
-                pagemap: if path == Path::Full && !fds::are_few() {
-                    Pagemap::own().ok()
-                } else {
-                    None
-                },
+                pagemap: (path == Path::Full && !fds::are_few())
+                    .then(Pagemap::own)
+                    .and_then(Result::ok),
             }),
             uffd,
             staging,

@@ -174,8 +174,9 @@ impl Sharing {
     fn judge_demoting(&mut self, seen: &Seen, period: &Period) {
         if seen.near_bytes == 0 {
             self.demotes = false;
+            return;
         }
-        if self.samples < JUDGED_SAMPLES || seen.near_bytes == 0 {
+        if self.samples < JUDGED_SAMPLES {
             return;
         }
         let answered_ppm = 1_000_000 - self.spared.left_ppm(seen.near_bytes);
