@@ -56,17 +56,17 @@ mod tests {
     }
 
     #[test]
-    fn simple_fills_one_server_after_the_other() {
+    fn simple_fills_servers_in_order() {
         assert_eq!(fill(AllocationKind::Simple, vec![2, 0, 3]), [0, 0, 2, 2, 2]);
     }
 
     #[test]
-    fn round_robin_takes_turns_and_passes_over_full_servers() {
+    fn round_robin_skips_full_servers() {
         assert_eq!(fill(AllocationKind::RoundRobin, vec![2, 1, 3]), [0, 1, 2, 0, 2, 2]);
     }
 
     #[test]
-    fn every_chunk_is_given_out_and_then_none() {
+    fn every_chunk_is_allocated_exactly_once() {
         for kind in [AllocationKind::Simple, AllocationKind::RoundRobin] {
             assert_eq!(fill(kind, vec![7, 0, 5, 1]).len(), 13);
             assert_eq!(fill(kind, vec![]), []);

@@ -144,21 +144,21 @@ mod tests {
     }
 
     #[test]
-    fn all_answer_where_more_faults_are_answered_so() {
+    fn all_threads_answer_when_throughput_is_higher() {
         let (mut crowd, mut at) = (Crowd::default(), (0, 0));
         let seen = pass(&mut crowd, &mut at, 5000, 60, 120);
         assert!(permille(&seen) > 970, "{}", permille(&seen));
     }
 
     #[test]
-    fn one_answers_where_all_are_no_better_and_trials_become_rare() {
+    fn one_thread_answers_when_more_do_not_help() {
         let (mut crowd, mut at) = (Crowd::default(), (0, 0));
         let seen = pass(&mut crowd, &mut at, 60_000, 60, 65);
         assert!(permille(&seen) < 10, "{}", permille(&seen));
     }
 
     #[test]
-    fn what_begins_to_pay_later_is_found_and_what_ceases_to_is_left() {
+    fn decision_follows_changes_in_payoff() {
         let (mut crowd, mut at) = (Crowd::default(), (0, 0));
         pass(&mut crowd, &mut at, 3000, 60, 40);
         let pays = pass(&mut crowd, &mut at, 12_000, 60, 120);
@@ -168,14 +168,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_decided_is_not_tried() {
+    fn no_trials_after_a_decision() {
         let (mut crowd, mut at) = (Crowd::decided(), (0, 0));
         let seen = pass(&mut crowd, &mut at, 5000, 60, 30);
         assert!(seen.iter().all(|&who| who == Answering::All));
     }
 
     #[test]
-    fn a_crowd_that_is_over_is_not_counted_on() {
+    fn ended_crowd_resets_to_one_thread() {
         let (mut crowd, mut at) = (Crowd::default(), (0, 0));
         pass(&mut crowd, &mut at, 100, 60, 120);
         crowd.is_over();

@@ -104,22 +104,21 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_kept_where_every_block_is_as_likely_to_be_touched_as_another() {
+    fn copies_are_kept_under_uniform_access() {
         // One touch for half a MiB of staged blocks corresponds to 768 fetches of the 384 MiB that
         // are far.
         assert!(after(Duplication::default(), 2, 2 * 768, &held(230)).keeps());
     }
 
     #[test]
-    fn copies_are_given_up_where_the_next_blocks_to_go_are_touched_densely_and_kept_again_where_not()
-     {
+    fn copies_follow_density_of_touches_in_staging() {
         let given_up = after(Duplication::default(), 300, 2000, &held(150));
         assert!(!given_up.keeps());
         assert!(after(given_up, 1, 2000, &held(150)).keeps());
     }
 
     #[test]
-    fn few_fetches_say_nothing_and_nothing_packed_is_no_reason() {
+    fn few_fetches_or_no_packed_bytes_keep_copies() {
         let mut decision = Duplication::default();
         decision.observe(10, 20, &held(150));
         assert!(decision.keeps());
@@ -129,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_start_again_are_counted_from_nothing() {
+    fn restarted_counters_are_counted_from_zero() {
         let mut decision = after(Duplication::default(), 300, 2000, &held(150));
         decision.observe(0, 0, &held(150));
         decision.observe(1, 300, &held(150));

@@ -375,7 +375,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_extent_that_is_rescued_time_and_again_is_broken_up_and_rented() {
+    fn repeatedly_rescued_extent_is_split_and_rented() {
         let mut granularity = Granularity::new(512, 48, 64);
         let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
         state.hint_dense();
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_whose_broken_extents_were_in_use_throughout_stays_whole_but_for_probes() {
+    fn region_with_fully_used_extents_splits_only_probes() {
         let granularity = Granularity::new(512, 48, 64);
         let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
         (0..2).for_each(|_| granularity.on_broken_judged(&mut region, 120));

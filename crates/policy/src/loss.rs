@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_is_the_smallest_size_that_spares_most() {
+    fn advice_is_smallest_size_avoiding_most_loss() {
         // A little early, most at 32 MiB, the rest only at 10 GiB.
         let mut loss = curve(&[(1 << 20, 10), (32 << 20, 80), (10 << 30, 10)]);
         assert_eq!(loss.advice(), Some((32 << 20, 100_000)));
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_stands_for_the_whole() {
+    fn sampled_losses_are_scaled_up() {
         let scaled = curve(&[(1 << 20, 10), (32 << 20, 20)]).scaled(3001);
         assert_eq!(
             (scaled.total(), scaled.left_ppm(1 << 20), scaled.0[BUCKETS - 1]),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_leaves_there_are_no_packed_copies() {
+    fn no_evictions_means_no_packed_copies() {
         assert_eq!(extra_limit(100, 0, 1000), 100);
         assert_eq!((extra_limit(700, 250, 1000), extra_limit(1000, 250, 1000)), (700, 750));
         assert_eq!(extra_limit(1000, 5000, 1000), 125);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn covered_time_is_what_a_bitmap_says() {
+    fn covered_time_matches_a_bitmap() {
         let mut random = 1u64;
         let mut next = |below: u64| {
             random = random
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_busiest_ranges_are_in_the_table() {
+    fn busiest_ranges_are_in_the_table() {
         let mut busiest = Busiest::default();
         for turn in 0..20_000u64 {
             let range = if turn % 3 == 0 { turn % 5 } else { 100 + turn % 1000 };

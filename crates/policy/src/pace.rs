@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_beyond_the_credit_waits_for_as_long_as_its_share_says() {
+    fn work_beyond_credit_waits_by_share() {
         let mut pace = Pace::new(10_000, 5_000_000, 0);
         pace.spend(5_000_000);
         assert_eq!(pace.next_ns(0), 0);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn over_a_long_time_the_share_is_kept() {
+    fn share_holds_in_the_long_run() {
         let mut pace = Pace::new(10_000, 0, 0);
         let (mut now, mut spent) = (0, 0);
         while now < 100_000_000_000 {

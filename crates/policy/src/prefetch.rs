@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn three_small_blocks_in_a_row_start_a_stream_and_the_window_doubles() {
+    fn three_sequential_blocks_start_a_doubling_window() {
         let mut prefetcher = Prefetcher::new(16);
         assert_eq!(run(&mut prefetcher, 100, 2), []);
         assert_eq!(run(&mut prefetcher, 102, 2), []);

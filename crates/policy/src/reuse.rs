@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn while_all_sectors_are_in_the_list_it_is_exact() {
+    fn depths_are_exact_while_all_sectors_fit() {
         let mut random = Random(1);
         let (mut exact, mut reuse) = (Exact::default(), Reuse::default());
         for _ in 0..20_000 {
@@ -333,7 +333,7 @@ mod tests {
     /// The bound that `docs/internals/far-memory.md` states: 5 % of the fetches, at any size. The
     /// error is random by nature; these seeds stay within the bound.
     #[test]
-    fn a_sample_is_wrong_by_five_percent_of_the_fetches_at_most() {
+    fn sampling_error_is_at_most_five_percent() {
         // Some sectors more often than others; several times what the list can contain.
         for seed in 1..=4 {
             let mut random = Random(seed);
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_is_spared_as_a_whole_or_not_at_all() {
+    fn cycle_is_avoided_as_a_whole() {
         let (size, local) = (20_000u64, 2000);
         let (depths, estimates, _) = run(local, (0..2 * size).map(|at| at % size));
         let expected = size - local as u64;
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn of_every_group_one_sector_is_sampled_and_larger_blocks_find_it_as_well() {
+    fn exactly_one_sector_per_group_is_sampled() {
         for shift in 0..13 {
             let single: Vec<u64> =
                 (0..1 << 13).filter(|&sector| is_sampled(sector, 0, shift)).collect();
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_any_length_takes_no_more_memory() {
+    fn memory_is_bounded_for_any_list_length() {
         let mut reuse = Reuse::default();
         assert_eq!(reuse.metadata_bytes(), 0);
         for extent in 0..4000 {
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_seen_leaving_has_no_depth() {
+    fn block_never_seen_leaving_has_no_depth() {
         let mut reuse = Reuse::default();
         assert_eq!(reuse.came(5, 1), Some(Depth { sectors: None, weight: 1 }));
         reuse.left(7, 1);

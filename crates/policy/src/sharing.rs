@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn where_much_is_asked_for_from_behind_it_grows_to_three_quarters() {
+    fn many_fetches_from_behind_grow_the_share() {
         let at = |round| seen(40 * round, 100, 0);
         assert_eq!(run(&mut Sharing::new(), 1..=60, at, None), Some(24));
         // Few fetches are not worth moving what is in the stores.
@@ -393,17 +393,17 @@ mod tests {
     }
 
     #[test]
-    fn where_what_is_behind_is_cold_it_stays() {
+    fn cold_store_behind_keeps_the_share() {
         assert_eq!(run(&mut Sharing::new(), 1..=40, |round| seen(round, 1, 50), None), None);
     }
 
     #[test]
-    fn where_what_the_program_needs_would_be_pushed_out_it_stays() {
+    fn share_stays_when_growth_would_evict_hot_data() {
         assert_eq!(run(&mut Sharing::new(), 1..=40, |round| seen(round, 100, 400), None), None);
     }
 
     #[test]
-    fn beyond_an_edge_it_goes_back_and_does_not_come_again_soon() {
+    fn share_backs_off_beyond_the_edge() {
         let mut sharing = Sharing::new();
         let at = |round| seen(40 * round, 100, 0);
         assert_eq!(run(&mut sharing, 1..=60, at, None), Some(24));
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn for_few_fetches_little_is_moved_about() {
+    fn few_fetches_move_little() {
         let mut sharing = Sharing::new();
         let at = |round: u64| seen(40 * round.min(60) + round, 100, 0);
         assert_eq!(run(&mut sharing, 1..=60, at, None), Some(24));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_of_slow_answers_is_not_the_stores_speed() {
+    fn burst_of_slow_answers_does_not_set_speed() {
         let slow = |round| Seen {
             behind: Waits { count: round * 10, total_ns: round * 10 * 20_000_000 },
             ..seen(round, 0, 0)
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn while_there_is_room_it_stays() {
+    fn share_stays_while_there_is_room() {
         assert_eq!(
             run(
                 &mut Sharing::new(),
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn where_what_left_last_is_fetched_again_blocks_are_demoted() {
+    fn blocks_are_demoted_when_recent_evictions_refault() {
         let mut sharing = Sharing::new();
         run(&mut sharing, 1..=2, |round| seen(round, 100, 400), Some(40 * MIB));
         assert!(!sharing.demotes(), "compressed memory holds 30 MiB");
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_is_fetched_alike_nothing_is_demoted() {
+    fn nothing_is_demoted_under_uniform_fetches() {
         let mut sharing = Sharing::new();
         for round in 1..=20 {
             (0..150).for_each(|distance| sharing.on_fetch(bucket(Some(distance * MIB)), 4096));

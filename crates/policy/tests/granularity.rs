@@ -14,7 +14,7 @@ fn written(extents: u64, local: u64) -> Model<Lru> {
 }
 
 #[test]
-fn random_reads_over_four_times_local_memory_end_in_sectors() {
+fn random_reads_beyond_memory_end_in_sectors() {
     let mut model = written(256, 64);
     let mut rng = Rng(1);
     let mut reads = |model: &mut Model<Lru>, n| {
@@ -67,7 +67,7 @@ fn sequential_reads_move_whole_extents_in_both_directions() {
 }
 
 #[test]
-fn a_dense_hot_set_that_fits_is_bought_back_after_one_burst() {
+fn fitting_hot_set_becomes_huge_after_one_burst() {
     let mut model = written(40, 100);
     let (before, mut rng) = (model.stats, Rng(2));
     (0..20_000).for_each(|_| model.touch(rng.below(40 * EXTENT_PAGES)));
@@ -90,7 +90,7 @@ fn a_dense_hot_set_that_fits_is_bought_back_after_one_burst() {
 }
 
 #[test]
-fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
+fn oversized_hot_set_thrashes_in_sectors() {
     let mut model = written(70, 50);
     let mut rng = Rng(2);
     let mut touches = |model: &mut Model<Lru>| {
@@ -112,7 +112,7 @@ fn a_hot_set_larger_than_local_memory_thrashes_in_sectors_not_in_extents() {
 }
 
 #[test]
-fn extents_that_were_bought_by_mistake_are_rented_again_and_get_dearer() {
+fn mistaken_buys_are_rented_again_at_higher_price() {
     let mut granularity = Granularity::new(256, 48, 100);
     let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
     // Each time after it was bought, it is far again immediately. Counts whole fetches until it is
@@ -150,7 +150,7 @@ fn left_once(
 }
 
 #[test]
-fn what_was_written_as_a_whole_comes_back_whole_twice_however_bad_that_proves() {
+fn fully_written_extent_is_fetched_whole_twice() {
     let mut granularity = Granularity::new(256, 48, 100);
     let mut region = RegionHistory::default();
     let mut state = left_once(&mut granularity, &mut region, 192);
@@ -164,7 +164,7 @@ fn what_was_written_as_a_whole_comes_back_whole_twice_however_bad_that_proves() 
 }
 
 #[test]
-fn what_comes_back_after_a_turnover_or_in_a_stream_comes_back_whole_for_ever() {
+fn slow_or_streamed_extents_stay_huge() {
     let mut granularity = Granularity::new(256, 48, 100);
     let mut region = RegionHistory::default();
     let (mut slow, mut streamed) = (
@@ -198,7 +198,7 @@ fn what_comes_back_after_a_turnover_or_in_a_stream_comes_back_whole_for_ever() {
 }
 
 #[test]
-fn what_the_program_said_of_its_use_outweighs_how_it_was_written() {
+fn hints_outweigh_write_history() {
     let mut granularity = Granularity::new(256, 48, 100);
     let mut region = RegionHistory::default();
     let mut state = ExtentHistory::default();
@@ -212,7 +212,7 @@ fn what_the_program_said_of_its_use_outweighs_how_it_was_written() {
 }
 
 #[test]
-fn a_stream_takes_extents_whole_whatever_their_past() {
+fn stream_fetches_whole_extents_regardless_of_history() {
     let mut granularity = Granularity::new(256, 48, 100);
     let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
     granularity.on_huge_evicted(&mut state, &mut region, false, 256, 0);
@@ -232,7 +232,7 @@ fn slow_faults_never_fill_the_bucket() {
 }
 
 #[test]
-fn fresh_extents_are_small_where_a_region_proved_sparse_until_it_is_not() {
+fn fresh_extents_are_small_in_sparse_regions() {
     let mut granularity = Granularity::new(256, 48, 100);
     let mut region = RegionHistory::default();
     let fresh = |granularity: &mut Granularity, region: &mut RegionHistory, filled: u16| {
@@ -267,7 +267,7 @@ fn fresh_extents_are_small_where_a_region_proved_sparse_until_it_is_not() {
 
 proptest! {
     #[test]
-    fn any_order_of_events_is_survived_and_repeats_itself(
+    fn any_event_order_is_deterministic(
         events in prop::collection::vec((0..6u8, 0..8usize, any::<bool>(), any::<u16>()), 0..500),
         sectors in 1..=512u16, price in any::<u16>(), local in any::<u32>(),
     ) {
@@ -294,7 +294,7 @@ proptest! {
 }
 
 #[test]
-fn extents_that_leave_with_nothing_in_them_do_not_make_their_region_sparse() {
+fn empty_evicted_extents_do_not_make_region_sparse() {
     let mut granularity = Granularity::new(256, 48, 64);
     let mut region = RegionHistory::default();
     let fresh = |granularity: &mut Granularity, region: &mut RegionHistory, nonzero| {

@@ -275,7 +275,7 @@ fn offences(crate_name: &str, words: &[&str], only: impl Fn(&str) -> bool) -> Ve
 }
 
 #[test]
-fn every_crate_has_its_row_in_the_architecture_and_here() {
+fn every_crate_is_listed_in_architecture_and_here() {
     let mut layers = layers();
     let mut known: Vec<String> = MUST_NOT_KNOW.iter().map(|(name, _)| (*name).to_owned()).collect();
     layers.sort();
@@ -308,7 +308,7 @@ fn dependencies_point_up_the_list_only() {
 }
 
 #[test]
-fn pure_crates_have_no_clock_thread_socket_or_random_hash() {
+fn pure_crates_use_no_impure_apis() {
     let found: Vec<String> =
         PURE.iter().flat_map(|name| offences(name, IMPURE, |_| true)).collect();
     assert!(found.is_empty(), "{found:#?}");
@@ -336,7 +336,7 @@ fn unsafe_code_is_in_named_leaf_modules_only() {
 }
 
 #[test]
-fn a_crate_takes_the_lints_of_the_workspace() {
+fn every_crate_inherits_workspace_lints() {
     for name in crates() {
         let manifest = read(&workspace().join("crates").join(&name).join("Cargo.toml"));
         assert!(
@@ -347,7 +347,7 @@ fn a_crate_takes_the_lints_of_the_workspace() {
 }
 
 #[test]
-fn these_checks_see_what_they_look_for() {
+fn checks_detect_violations() {
     let source = r####"
         // unsafe Instant
         /* f64 /* nested */ f64 */

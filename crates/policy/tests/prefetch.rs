@@ -83,7 +83,7 @@ fn a_stream_costs_one_short_fault_a_window() {
 }
 
 #[test]
-fn windows_double_up_to_their_bound_and_the_middle_block_stays_unmapped() {
+fn windows_double_to_bound_with_middle_unmapped() {
     let mut prefetcher = Prefetcher::new(16);
     let mut windows = Vec::new();
     let (mut next, mut ahead) = (0u64, Vec::<PrefetchRequest>::new());
@@ -104,7 +104,7 @@ fn windows_double_up_to_their_bound_and_the_middle_block_stays_unmapped() {
 }
 
 #[test]
-fn a_small_stream_asks_for_the_whole_of_the_next_extent_where_it_enters_it() {
+fn small_stream_requests_next_extent_whole() {
     for down in [false, true] {
         let mut prefetcher = Prefetcher::new(16);
         let place = |step: u64| if down { 1022 - 2 * step } else { 512 + 2 * step };
@@ -173,7 +173,7 @@ fn strides_are_followed_in_both_directions() {
 }
 
 #[test]
-fn a_trend_is_found_by_majority_in_spite_of_noise() {
+fn majority_trend_is_found_despite_noise() {
     let mut world = World::new(1);
     let mut rng = Rng(11);
     let (mut place, mut walked) = (0, 0);
@@ -190,7 +190,7 @@ fn a_trend_is_found_by_majority_in_spite_of_noise() {
 }
 
 #[test]
-fn random_faults_fetch_next_to_nothing_ahead() {
+fn random_faults_prefetch_almost_nothing() {
     for (unit, blocks) in [(2u16, 100_000u64), (512, 4096), (512, 512), (512, 70)] {
         let mut prefetcher = Prefetcher::new(16);
         let (mut rng, mut asked, mut streams) = (Rng(3), 0, 0);
@@ -211,7 +211,7 @@ fn random_faults_fetch_next_to_nothing_ahead() {
 }
 
 #[test]
-fn a_window_that_is_wasted_shrinks_to_nothing_and_has_to_prove_itself_again() {
+fn wasted_window_shrinks_to_zero_and_restarts() {
     let mut prefetcher = Prefetcher::new(16);
     let mut asked = Vec::new();
     (0..40).for_each(|block| prefetcher.on_fault(block * 2, 2, 64, &mut asked));
@@ -232,7 +232,7 @@ fn a_window_that_is_wasted_shrinks_to_nothing_and_has_to_prove_itself_again() {
 }
 
 #[test]
-fn streams_together_stay_within_what_may_be_ahead() {
+fn all_streams_stay_within_prefetch_limit() {
     let mut prefetcher = Prefetcher::new(16);
     prefetcher.set_ahead_max_pages(64 * 512);
     let mut asked = Vec::new();
@@ -246,7 +246,7 @@ fn streams_together_stay_within_what_may_be_ahead() {
 }
 
 #[test]
-fn the_ends_of_the_arena_are_no_trouble() {
+fn streams_stop_at_arena_ends() {
     let mut prefetcher = Prefetcher::new(16);
     let mut out = Vec::new();
     for page in (0..20).rev() {
@@ -269,7 +269,7 @@ fn faults() -> impl Strategy<Value = Vec<(u64, u8)>> {
 
 proptest! {
     #[test]
-    fn requests_keep_their_promises(faults in faults(), budget in 0..80usize) {
+    fn requests_satisfy_invariants(faults in faults(), budget in 0..80usize) {
         let mut prefetcher = Prefetcher::new(4);
         let mut twin = prefetcher.clone();
         for &(page, order) in &faults {

@@ -51,7 +51,7 @@ fn filled(node: &mut Node) {
 }
 
 #[test]
-fn files_that_fill_the_cache_are_met_with_reclaim_in_batches() {
+fn filling_page_cache_triggers_batched_reclaim() {
     let verdict = after(Settings::default(), filled);
     // 1000 MiB/s for 64 ms and the time to reclaim that, twice, minus the 20 MiB above the high
     // watermark.
@@ -61,7 +61,7 @@ fn files_that_fill_the_cache_are_met_with_reclaim_in_batches() {
 }
 
 #[test]
-fn the_papers_thresholds_hold_where_they_are_set() {
+fn configured_paper_thresholds_hold() {
     let mut settings = Settings::default();
     settings.set("free_bytes_min", 1 << 30).unwrap().unwrap();
     settings.set("reclaim_bytes", 4 << 30).unwrap().unwrap();
@@ -74,7 +74,7 @@ fn the_papers_thresholds_hold_where_they_are_set() {
 }
 
 #[test]
-fn little_fill_enough_free_and_little_inactive_are_told_apart() {
+fn calm_enough_and_little_inactive_are_distinguished() {
     let calm = after(Settings::default(), |node| node.inactive_file_pages += MIB);
     assert!(matches!(calm.reason, Reason::Calm { .. }), "{calm:?}");
     let enough = after(Settings::default(), |node| {
@@ -92,7 +92,7 @@ fn little_fill_enough_free_and_little_inactive_are_told_apart() {
 }
 
 #[test]
-fn nodes_of_unequal_size_are_decided_on_each_for_itself() {
+fn unequal_nodes_are_decided_separately() {
     let small = |held_pages| {
         let zone = Zone { managed_pages: 512 * MIB, free_pages: 90 * MIB, ..node().zones[0] };
         Node {
@@ -142,7 +142,7 @@ fn nodes_of_unequal_size_are_decided_on_each_for_itself() {
 }
 
 #[test]
-fn kswapd_at_work_while_there_is_room_means_large_blocks() {
+fn kswapd_active_with_free_memory_means_fragmentation() {
     let verdict = after(Settings::default(), |node| {
         filled(node);
         node.zones[0].free_pages += 200 * MIB;
@@ -179,7 +179,7 @@ fn kswapd_at_work_while_there_is_room_means_large_blocks() {
 }
 
 #[test]
-fn behind_streams_in_large_blocks_is_dropped_as_long_as_that_keeps_enough_free() {
+fn drop_behind_large_folios_while_enough_is_free() {
     let run = |drop_behind, early_reclaim, in_large: bool, free: u64| {
         let mut settings = Settings::default();
         settings.set("drop_behind", drop_behind).unwrap().unwrap();
@@ -216,7 +216,7 @@ fn behind_streams_in_large_blocks_is_dropped_as_long_as_that_keeps_enough_free()
 }
 
 #[test]
-fn what_comes_back_or_is_not_there_makes_ever_longer_pauses() {
+fn refaults_or_missing_pages_lengthen_pauses() {
     let mut controller = Controller::new(Settings::default(), 0);
     let mut node = node();
     controller.observe(0, &look(node.clone()));
@@ -257,7 +257,7 @@ fn what_comes_back_or_is_not_there_makes_ever_longer_pauses() {
 }
 
 #[test]
-fn where_everybody_waits_for_memory_already_less_that_comes_back_is_too_much() {
+fn memory_pressure_lowers_refault_tolerance() {
     let comes_back = |stalled_ns: u64, missed: u64| {
         let mut controller = Controller::new(Settings::default(), 0);
         let mut node = node();
@@ -367,7 +367,7 @@ fn play(events: &[Event]) -> Vec<(Node, Node, Verdict, u64)> {
 
 proptest! {
     #[test]
-    fn it_keeps_to_its_limits(events in events()) {
+    fn controller_respects_its_limits(events in events()) {
         for (before, node, verdict, asked) in play(&events) {
             let clean = node.inactive_file_pages.saturating_sub(node.dirty_pages);
             prop_assert!(asked <= verdict.reclaim_pages);

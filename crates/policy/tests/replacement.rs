@@ -39,7 +39,7 @@ fn hot_misses<R: Replacement>(
 }
 
 #[test]
-fn lru_keeps_a_hot_set_while_a_stream_of_ten_times_local_memory_passes() {
+fn lru_keeps_hot_set_during_large_stream() {
     // A hot extent is touched about once in the time in which the stream passes four extents, or
     // one.
     for (touches_per_extent, streams_are_known, times_better) in
@@ -83,7 +83,7 @@ fn sort<R: Replacement>(replacement: R, local_extents: u64) -> Stats {
 }
 
 #[test]
-fn a_sort_that_has_room_for_its_text_waits_little_under_lru() {
+fn sort_with_fitting_text_waits_little_under_lru() {
     let (fifo, lru) = (sort(Fifo::new(), LOCAL), sort(Lru::new(), LOCAL));
     assert!(lru.waited_us() * 5 < fifo.waited_us(), "lru {lru:?}\nfifo {fifo:?}");
     // Waits for streams are rare: four extents in five are prefetched.
@@ -91,7 +91,7 @@ fn a_sort_that_has_room_for_its_text_waits_little_under_lru() {
 }
 
 #[test]
-fn nothing_is_lost_where_everything_fits() {
+fn fitting_working_set_loses_nothing() {
     for prefetch in [false, true] {
         let mut model = Model::new(Lru::new(), 80, prefetch);
         let mut rng = Rng(1);
@@ -105,7 +105,7 @@ fn nothing_is_lost_where_everything_fits() {
 }
 
 #[test]
-fn what_was_in_use_once_does_not_stay_for_ever() {
+fn formerly_frequent_blocks_are_evicted_eventually() {
     let mut lru = Lru::new();
     let block = |page| BlockId::new(page, 0);
     (0..100).for_each(|page| lru.admitted(block(page), Origin::Rescued));
@@ -211,7 +211,7 @@ fn check(
 
 proptest! {
     #[test]
-    fn every_admission_is_handed_out_once_and_the_same_events_give_the_same_victims(events in prop::collection::vec(event(), 0..400)) {
+    fn every_admission_is_evicted_once_and_deterministically(events in prop::collection::vec(event(), 0..400)) {
         check(Fifo::new(), &events)?;
         prop_assert_eq!(check(Lru::new(), &events)?, check(Lru::new(), &events)?);
     }

@@ -65,13 +65,13 @@ fn hold_against(name: &str, recording: &str) {
 }
 
 #[test]
-fn a_recorded_program_gets_the_recorded_decisions_under_lru() {
+fn recorded_trace_gives_recorded_decisions_under_lru() {
     let once = recording(Lru::new());
     assert_eq!(once, recording(Lru::new()));
     hold_against("lru.txt", &once);
 }
 
 #[test]
-fn a_recorded_program_gets_the_recorded_decisions_under_fifo() {
+fn recorded_trace_gives_recorded_decisions_under_fifo() {
     hold_against("fifo.txt", &recording(Fifo::new()));
 }

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn three_windows_are_enough_where_all_were_alike() {
+    fn three_windows_suffice_after_uniform_history() {
         let hot = Usual { often: 512, often_sum: 512 * 100, windows: 100, ..Usual::default() };
         assert_eq!(noticed_after(hot, 0, 0), Some(3));
         assert_eq!(noticed_after(hot, 255, 0), Some(3));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn it_takes_more_where_windows_differ_anyway() {
+    fn varying_history_needs_more_windows() {
         // A program that passes through its memory: the range is touched as a whole, in every
         // second window.
         let half = Usual { often: 512, often_sum: 512 * 50, windows: 100, ..Usual::default() };
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_window_as_usual_ends_a_run() {
+    fn one_ordinary_window_ends_a_run() {
         let hot = Usual { often: 512, often_sum: 512 * 100, windows: 100, ..Usual::default() };
         let mut change = Change::default();
         for turn in 0..100 {
@@ -139,7 +139,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_as_usual_is_never_a_change(often in 0u16..=512, share in 250u32..=1000, windows in 4u16..=128) {
+        fn ordinary_windows_are_never_a_change(often in 0u16..=512, share in 250u32..=1000, windows in 4u16..=128) {
             let often_sum = u32::from(often) * u32::from(windows) * share / 1000;
             let usual = Usual { often, often_sum, seldom: 512 - often, seldom_sum: 0, windows };
             let expected = often_sum.div_ceil(u32::from(windows)) as u16;

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_hottest_pages_are_seldom_seen_less_is_hot() {
+    fn hot_threshold_drops_when_hottest_pages_are_rare() {
         let settings = Settings::default();
         let counts = |windows, top: [u16; 5]| top.map(|top| settings.hot_count(windows, top));
         assert_eq!(counts(100, [1000, 500, 300, 200, 0]), [25, 25, 15, 10, 10]);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_the_pages_makes_a_range_huge_and_fewer_are_regrouped() {
+    fn quarter_hot_collapses_and_fewer_regroup() {
         let out = plan(
             &Settings::default(),
             &roomy(),
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_is_half_empty_is_not_filled_up_when_that_grows_the_process_too_much() {
+    fn half_empty_range_is_regrouped_under_growth_limit() {
         let situation = Situation { resident_bytes: 4 << 20, ..roomy() };
         let out = plan(&Settings::default(), &situation, &[hot(1, 200, 256), hot(2, 200, 512)]);
         assert_eq!((out[0].decision, out[0].reason), (Decision::Regroup, Reason::GrowsTooMuch));
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_budget_takes_the_coldest_back() {
+    fn smaller_budget_splits_the_coldest() {
         let huge = |range, hot, cold_checks| RangeFacts {
             huge: true,
             ours: true,
@@ -372,13 +372,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_decided_before_it_is_known() {
+    fn no_decision_without_enough_windows() {
         let fresh = RangeFacts { windows: 3, ..hot(1, 512, 512) };
         assert_eq!(plan(&Settings::default(), &roomy(), &[fresh])[0].reason, Reason::NotYetKnown);
     }
 
     #[test]
-    fn huge_pages_that_others_made_are_left_alone() {
+    fn foreign_huge_pages_are_left_alone() {
         let theirs = RangeFacts { huge: true, cold_checks: 9, ..hot(1, 0, 512) };
         let settings = Settings { budget_bytes: 0, ..Settings::default() };
         let situation = Situation { huge_bytes: EXTENT as u64, ..roomy() };

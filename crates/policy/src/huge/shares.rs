@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_later_gets_as_much_as_who_was_first() {
+    fn late_arrivals_get_an_equal_share() {
         assert_eq!(fair_shares(100, &[busy(100, 0), busy(0, 80)]), [50, 50]);
         assert_eq!(fair_shares(100, &[busy(100, 0), busy(0, 30)]), [70, 30]);
         assert_eq!(fair_shares(10, &[busy(0, 9), busy(0, 9), busy(0, 9)]), [4, 3, 3]);
@@ -136,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn the_idle_keep_only_what_nobody_else_can_use() {
+    fn idle_processes_keep_only_surplus() {
         let idle = Use { active: 10, wanted: 0, idle: 90 };
         assert_eq!(fair_shares(100, &[idle, busy(0, 100)]), [10, 90]);
         assert_eq!(fair_shares(100, &[idle, busy(0, 20)]), [80, 20]);
     }
 
     #[test]
-    fn an_idle_process_gives_way_step_by_step_and_gets_back_when_it_returns() {
+    fn idle_process_yields_gradually_and_recovers() {
         let mut shares = Shares::new(16);
         assert_eq!(shares.round(100, &[(1, busy(0, 100))]), [(1, 100)]);
         // The second starts, the first becomes idle.
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_blocks_nothing() {
+    fn departed_process_blocks_no_share() {
         let mut shares = Shares::new(1);
         shares.round(100, &[(1, busy(0, 100))]);
         assert_eq!(shares.round(100, &[(2, busy(0, 100))]), [(2, 100)]);
@@ -205,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn rounds_stay_within_the_budget_and_settle_at_the_fair_shares(
+        fn rounds_respect_budget_and_converge_to_fair_shares(
             budget in 0u64..300, step in 1u64..50, uses in proptest::collection::vec(any_use(), 1..8), turned in 0usize..8,
         ) {
             let mut shares = Shares::new(step);

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_slow_collapse_is_borne_and_several_are_not() {
+    fn several_slow_collapses_stall_but_one_does_not() {
         let mut stall = Stall::new(10);
         (0..99).for_each(|_| stall.note(1));
         stall.note(50);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn many_slow_ones_in_a_row_are_enough_and_they_are_forgotten() {
+    fn consecutive_slow_collapses_stall_until_they_age_out() {
         let mut stall = Stall::new(10);
         (0..15).for_each(|_| stall.note(11));
         assert!(!stall.is_stalled());

@@ -94,12 +94,12 @@ mod tests {
     }
 
     #[test]
-    fn as_long_as_it_helps_it_goes_on() {
+    fn warming_continues_while_it_helps() {
         assert!(after(Warming::default(), 10_000, 7 * MS, MS / 2).is_wanted());
     }
 
     #[test]
-    fn where_memory_is_backed_it_ends_and_a_slow_collapse_brings_it_back() {
+    fn backed_memory_stops_warming_until_slow_collapse() {
         let backed = after(Warming::default(), 7, MS / 5, MS / 2);
         assert!(backed.is_wanted());
         let backed = after(backed, 1000, MS / 5, MS / 2);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_backed_in_part_does_not_stall_managing() {
+    fn partly_backed_memory_does_not_stall_managing() {
         // Every tenth huge page is not backed: then a collapse takes 12 ms without making ready;
         // with it, making ready takes that time.
         let (mut warming, mut stall) = (Warming::default(), super::super::Stall::new(10 * MS));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn where_it_does_not_help_it_is_let_be_for_a_while() {
+    fn useless_warming_pauses() {
         let mut paused = after(Warming::default(), 8, 7 * MS, 8 * MS);
         let mut collapses = 0;
         while !paused.is_wanted() {

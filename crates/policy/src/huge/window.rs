@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_shrinks_while_everything_is_touched_and_grows_while_nothing_is() {
+    fn window_length_follows_touched_fraction() {
         let mut window = Window::new(8, 2, 100);
         window.learn(90, 100);
         assert_eq!(window.ns(), 4);

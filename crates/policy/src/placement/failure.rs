@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repetitions_come_to_an_end_on_disk() {
+    fn retries_end_on_disk() {
         for (kind, arrival) in [
             (FailureKind::Replace, Arrival::Replace),
             (FailureKind::Return, Arrival::SendBack),

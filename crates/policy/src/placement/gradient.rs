@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn proximities_settle_at_the_distance_to_the_nearest_room(rooms in prop::collection::vec(prop::bool::weighted(0.2), 3..40)) {
+        fn proximities_converge_to_distance_of_nearest_room(rooms in prop::collection::vec(prop::bool::weighted(0.2), 3..40)) {
             let nodes = rooms.len();
             let naive: Vec<u16> = (0..nodes)
                 .map(|node| {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_goes_down_the_gradient_and_nowhere_when_there_is_none() {
+    fn page_descends_gradient_or_stays() {
         let mut gradient = Gradient::new(4, 8);
         let mut rng = Rng::new(3);
         for (peer, proximity) in [3, 1, 1, 2].into_iter().enumerate() {

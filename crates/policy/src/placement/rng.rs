@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_splitmix64() {
+    fn generator_matches_splitmix64() {
         let mut rng = Rng::new(1234567);
         assert_eq!([rng.next_u64(), rng.next_u64()], [6457827717110365317, 3203168211198807973]);
     }

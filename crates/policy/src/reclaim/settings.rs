@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_setting_can_be_set_within_its_limits_and_not_beyond() {
+    fn every_setting_enforces_its_limits() {
         let mut settings = Settings::default();
         for (key, value, min, max) in Settings::default().all() {
             assert!((min..=max).contains(&value), "{key}");

@@ -66,7 +66,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn what_was_streamed_while_watched_is_dropped_but_for_the_window() {
+    fn watched_stream_is_dropped_behind_its_window() {
         let mut stream = Stream::new(100 * MIB);
         assert_eq!(stream.look(104 * MIB, 4 * MIB), None);
         assert_eq!(stream.look(120 * MIB, 16 * MIB), Some(100 * MIB..112 * MIB));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_jump_only_what_follows_and_after_a_step_back_nothing() {
+    fn jump_restarts_dropping_and_step_back_stops_it() {
         let mut stream = Stream::new(0);
         assert_eq!(stream.look(500 * MIB, 10 * MIB), None);
         assert_eq!(stream.look(520 * MIB, 20 * MIB), Some(500 * MIB..512 * MIB));
@@ -89,7 +89,7 @@ mod tests {
     proptest! {
         /// Only what was passed while it was watched is dropped.
         #[test]
-        fn only_what_was_passed_by_is_dropped(start in 0..4096u64, steps in prop::collection::vec((0..4096u64, 0..4096u64), 1..30)) {
+        fn only_passed_bytes_are_dropped(start in 0..4096u64, steps in prop::collection::vec((0..4096u64, 0..4096u64), 1..30)) {
             let mut stream = Stream::new(start * MIB);
             let (mut passed, mut last): (Vec<Range<u64>>, u64) = (Vec::new(), start);
             for (position, moved) in steps {

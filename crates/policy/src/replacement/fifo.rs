@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_leave_in_order_of_admission_whatever_their_origin() {
+    fn blocks_leave_in_admission_order() {
         let mut fifo = Fifo::new();
         let origins =
             [Origin::Fresh, Origin::Rescued, Origin::Stream, Origin::Prefetch, Origin::Demand];
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_staged_is_offered_again_after_the_others() {
+    fn unstaged_block_is_offered_again_last() {
         let mut fifo = Fifo::new();
         (0..3).for_each(|page| fifo.admitted(BlockId::new(page, 0), Origin::Fresh));
         let pinned = fifo.next_victim().unwrap();

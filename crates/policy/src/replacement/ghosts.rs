@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_counts_that_is_wanted_before_memory_has_turned_over_and_no_other() {
+    fn only_refaults_within_one_turnover_count() {
         let mut ghosts = Ghosts::new(1);
         (0..10).for_each(|page| ghosts.left(BlockId::new(page, 0)));
         ghosts.passed(100);

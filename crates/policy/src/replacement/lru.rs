@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_came_back_from_staging_outlive_those_that_did_not() {
+    fn rescued_blocks_outlive_others() {
         let mut lru = Lru::new();
         lru.admitted(block(0), Origin::Rescued);
         (1..8).for_each(|page| lru.admitted(block(page), Origin::Demand));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_leave_of_the_kind_that_is_wanted_back() {
+    fn list_with_more_refaults_is_evicted_less() {
         assert_eq!(ratio_after(true, false), RECENT_PER_FREQUENT_MAX);
         assert_eq!(ratio_after(false, true), RECENT_PER_FREQUENT_MIN);
         assert_eq!(ratio_after(false, false), RECENT_PER_FREQUENT);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_was_rescued_twice_goes_round_without_being_staged() {
+    fn twice_rescued_block_skips_staging_once() {
         let mut lru = Lru::with_recent_share(0);
         for _ in 0..2 {
             lru.admitted(block(1), Origin::Rescued);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_was_far_starts_over() {
+    fn evicted_block_starts_over() {
         let mut lru = Lru::new();
         (0..4).for_each(|_| lru.heat.rescued(block(1)));
         lru.admitted(block(1), Origin::Demand);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_rescues_grows_with_the_blocks_that_were_rescued() {
+    fn rescue_table_grows_with_rescued_blocks() {
         let mut heat = Heat::new();
         for page in 0..100_000 {
             heat.rescued(block(page));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn accessed_blocks_are_passed_over_once_and_a_call_always_names_a_victim() {
+    fn accessed_blocks_get_one_second_chance() {
         let mut lru = Lru::new();
         (0..4).for_each(|page| lru.admitted(block(page), Origin::Demand));
         lru.accessed(ExtentNo(0), &[0b0101, 0, 0, 0, 0, 0, 0, 0]);
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn laps_never_keep_a_call_from_naming_a_victim() {
+    fn laps_never_prevent_finding_a_victim() {
         let mut lru = Lru::new();
         for page in 0..1000 {
             (0..3).for_each(|_| lru.heat.rescued(block(page)));

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_come_out_as_they_went_in() {
+    fn blocks_leave_in_insertion_order() {
         let mut queue = Queue::default();
         let blocks: Vec<BlockId> =
             (0..2000).map(|i| BlockId::new(i * 512, (i % 10) as u8)).collect();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_turns_over_does_not_grow() {
+    fn steady_turnover_does_not_grow_the_queue() {
         let mut queue = Queue::default();
         (0..1000).for_each(|page| queue.push(BlockId::new(page, 0)));
         let before = queue.metadata_bytes();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn retaining_keeps_the_newest_entry_of_each_wanted_block_in_order() {
+    fn retain_keeps_newest_entry_per_block_in_order() {
         let mut queue = Queue::default();
         [1, 2, 3, 1, 4, 2].iter().for_each(|&page| queue.push(BlockId::new(page, 0)));
         queue.retain(&mut FxHashSet::default(), &mut |block| block.page() != 4);

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn less_is_staged_where_rescues_cost_more_than_they_spare() {
+    fn costly_rescues_shrink_staging() {
         let mut staging = Staging::new();
         assert_eq!(staging.target_bytes(64 << 20), 8 << 20);
         (1..20).for_each(|round| staging.observe(round * 100, round * 100));
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_start_again_are_no_surprise() {
+    fn restarted_counters_are_accepted() {
         let mut staging = Staging::new();
         staging.observe(1000, 1000);
         let before = staging.target_bytes(64 << 20);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_within_bounds_and_a_few_faults_change_nothing() {
+    fn ratio_within_bounds_keeps_staging_size() {
         let mut staging = Staging::new();
         staging.observe(1000, 1000);
         let before = staging.target_bytes(64 << 20);

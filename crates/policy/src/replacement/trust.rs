@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_comes_round_while_it_could_be_resident_is_not_trusted() {
+    fn cycle_that_fits_memory_is_not_trusted() {
         let mut trust = Trust::new();
         pass(&mut trust, 8_000, 10_000, 4);
         assert!(!trust.trusted && trust.divisor() == SAMPLE_MIN);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_longer_than_memory_is_trusted() {
+    fn stream_longer_than_memory_is_trusted() {
         let mut trust = Trust::new();
         pass(&mut trust, 20_000, 10_000, 5);
         assert!(trust.trusted);

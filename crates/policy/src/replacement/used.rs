@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_accessed_is_in_use_once() {
+    fn accessed_bit_is_consumed_once() {
         let mut used = Used::default();
         used.add(ExtentNo(3), &bits(&[0, 63, 64, 511]));
         for page in [0, 63, 64, 511] {

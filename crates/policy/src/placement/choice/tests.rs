@@ -42,7 +42,7 @@ fn allowed(kind: PlacementKind, view: &View, avoid: Avoid) -> BTreeSet<u16> {
 
 proptest! {
     #[test]
-    fn each_choice_is_one_that_its_rule_allows(
+    fn each_choice_obeys_its_rule(
         frees in prop::collection::vec(prop_oneof![Just(0u32), 0u32..4, Just(64)], 0..50),
         hops in prop::collection::vec(1u16..6, 50),
         avoid in prop::array::uniform2(prop::option::of((0u16..50).prop_map(Peer))),
@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn ties_all_get_their_share(frees in prop::collection::vec(0u32..3, 1..12), hops in prop::collection::vec(1u16..3, 12), seed in any::<u64>()) {
+    fn ties_are_broken_evenly(frees in prop::collection::vec(0u32..3, 1..12), hops in prop::collection::vec(1u16..3, 12), seed in any::<u64>()) {
         let view = view(&frees, hops[..frees.len()].to_vec());
         for kind in PlacementKind::ALL {
             if matches!(kind, PlacementKind::TwoChoices) { continue; }
@@ -75,7 +75,7 @@ proptest! {
 }
 
 #[test]
-fn turns_go_round_and_pass_over_full_peers() {
+fn round_robin_skips_full_peers() {
     let view = view(&[1, 0, 2, 5], vec![]);
     let (mut choice, mut rng) = (RoundRobin { next: Some(2) }, Rng::new(1));
     let turns: Vec<u16> =
@@ -84,7 +84,7 @@ fn turns_go_round_and_pass_over_full_peers() {
 }
 
 #[test]
-fn of_two_choices_the_better_one_wins_more_often_but_not_always() {
+fn two_choices_prefer_the_better_peer() {
     let view = view(&[1, 10], vec![]);
     let mut rng = Rng::new(5);
     let better = (0..1000)

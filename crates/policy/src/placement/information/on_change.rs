@@ -76,19 +76,19 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_watermarks_speak_when_nearly_full_when_full_and_on_the_way_back() {
+    fn paper_watermarks_report_at_the_expected_levels() {
         let down_and_up: Vec<u32> = (0..64).rev().chain(1..=64).collect();
         assert_eq!(told(&down_and_up), [8, 0, 16, 64]);
     }
 
     #[test]
-    fn going_back_and_forth_between_watermarks_says_nothing() {
+    fn oscillation_between_watermarks_reports_nothing() {
         assert_eq!(told(&[15, 12, 15, 12, 9, 15, 16]), [16]);
     }
 
     proptest! {
         #[test]
-        fn a_jump_speaks_if_single_steps_would_have(high in prop::collection::vec(0u32..=1000, 0..4), low in prop::collection::vec(0u32..=1000, 0..4), before in 0u32..=64, after in 0u32..=64) {
+        fn jump_across_a_watermark_reports(high in prop::collection::vec(0u32..=1000, 0..4), low in prop::collection::vec(0u32..=1000, 0..4), before in 0u32..=64, after in 0u32..=64) {
             let marks = Watermarks::new(&high, &low, 64);
             let steps: Vec<u32> = if before <= after { (before..=after).collect() } else { (after..=before).rev().collect() };
             prop_assert_eq!(marks.reached(before, after), steps.windows(2).any(|pair| marks.reached(pair[0], pair[1])));

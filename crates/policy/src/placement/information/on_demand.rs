@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_ends_with_the_last_answer_and_not_again() {
+    fn round_ends_once_at_last_answer() {
         let mut bids = Bids::default();
         bids.ask(3);
         let ends: Vec<bool> = (0..5).map(|_| bids.answered()).collect();

@@ -40,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_speaks_once_a_period_and_not_early() {
+    fn report_once_per_period_and_not_early() {
         let mut periodic = Periodic::new(100, 30);
         let spoken: Vec<u64> = (0..400).filter(|&now| periodic.tick(now)).collect();
         assert_eq!(spoken, [30, 130, 230, 330]);
     }
 
     #[test]
-    fn who_slept_through_periods_speaks_once_and_keeps_the_beat() {
+    fn missed_periods_report_once_and_keep_phase() {
         let mut periodic = Periodic::new(100, 30);
         assert!(periodic.tick(777));
         assert!(!periodic.tick(778));

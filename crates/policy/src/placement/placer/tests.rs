@@ -31,7 +31,7 @@ fn only(placer: &mut Placer, open: u16, free: u32) {
 }
 
 #[test]
-fn a_page_goes_where_there_is_room_and_to_disk_where_there_is_none() {
+fn page_goes_to_free_peer_or_disk() {
     let mut placer = placer(|_| ());
     only(&mut placer, 2, 1);
     assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(7))), [sent(7, 2, false)]);
@@ -43,7 +43,7 @@ fn a_page_goes_where_there_is_room_and_to_disk_where_there_is_none() {
 }
 
 #[test]
-fn own_sends_are_counted_only_if_asked_for() {
+fn own_sends_are_counted_only_if_configured() {
     for counted in [false, true] {
         let mut placer = placer(|config| config.count_own_sends = counted);
         only(&mut placer, 0, 1);
@@ -53,7 +53,7 @@ fn own_sends_are_counted_only_if_asked_for() {
 }
 
 #[test]
-fn a_page_that_came_back_goes_elsewhere_and_to_disk_when_it_was_sent_too_often() {
+fn refused_page_is_retried_then_sent_to_disk() {
     let mut placer = placer(|config| config.attempts_max = 2);
     (1..4).for_each(|peer| {
         drop(commands(&mut placer, Event::Told { peer: Peer(peer), value: u32::from(peer == 3) }))
@@ -72,7 +72,7 @@ fn a_page_that_came_back_goes_elsewhere_and_to_disk_when_it_was_sent_too_often()
 }
 
 #[test]
-fn a_page_that_finds_no_frame_is_treated_as_configured() {
+fn page_without_frame_follows_failure_policy() {
     for (kind, arrival) in [
         (FailureKind::Replace, Arrival::Replace),
         (FailureKind::Return, Arrival::SendBack),
@@ -87,7 +87,7 @@ fn a_page_that_finds_no_frame_is_treated_as_configured() {
 }
 
 #[test]
-fn with_bids_a_page_waits_for_the_last_answer_and_takes_the_best() {
+fn page_waits_for_all_bids_and_takes_best() {
     let mut placer = placer(|config| {
         (config.information, config.placement) =
             (InformationKind::OnDemand, PlacementKind::MostFree)
@@ -104,7 +104,7 @@ fn with_bids_a_page_waits_for_the_last_answer_and_takes_the_best() {
 }
 
 #[test]
-fn a_reservation_on_demand_is_asked_before_the_page_moves_and_refusals_go_on_to_the_next() {
+fn on_demand_reservation_precedes_send_and_retries_refusals() {
     let mut placer = placer(|config| {
         (config.reservation, config.placement) = (ReservationKind::OnDemand, PlacementKind::Fill)
     });
@@ -120,7 +120,7 @@ fn a_reservation_on_demand_is_asked_before_the_page_moves_and_refusals_go_on_to_
 }
 
 #[test]
-fn a_promised_frame_is_kept_for_the_one_it_was_promised_to() {
+fn promised_frame_is_kept_for_its_node() {
     let mut placer = placer(|config| config.on_failure = FailureKind::Return);
     commands(&mut placer, Event::Free(3));
     assert_eq!(
@@ -139,7 +139,7 @@ fn a_promised_frame_is_kept_for_the_one_it_was_promised_to() {
 }
 
 #[test]
-fn in_advance_a_frame_is_ready_when_the_page_leaves_and_the_next_one_is_asked_for() {
+fn advance_reservation_uses_frame_and_requests_next() {
     let mut placer = placer(|config| {
         (config.reservation, config.placement) = (ReservationKind::InAdvance, PlacementKind::Fill)
     });
@@ -165,7 +165,7 @@ fn in_advance_a_frame_is_ready_when_the_page_leaves_and_the_next_one_is_asked_fo
 }
 
 #[test]
-fn in_advance_without_anyone_to_ask_waiting_pages_go_to_disk() {
+fn advance_reservation_without_peers_falls_to_disk() {
     let mut placer = placer(|config| config.reservation = ReservationKind::InAdvance);
     only(&mut placer, 1, 3);
     let asked = commands(&mut placer, Event::PageLeaves(leaving(1)));
@@ -181,7 +181,7 @@ fn in_advance_without_anyone_to_ask_waiting_pages_go_to_disk() {
 }
 
 #[test]
-fn the_gradient_tells_its_neighbours_and_sends_pages_down() {
+fn gradient_informs_neighbours_and_sends_pages_down() {
     let mut placer = placer(|config| config.scope = ScopeKind::Gradient);
     only(&mut placer, 4, 0);
     (0..4).for_each(|peer| {
@@ -198,7 +198,7 @@ fn the_gradient_tells_its_neighbours_and_sends_pages_down() {
 }
 
 #[test]
-fn without_global_placement_everything_goes_to_disk_and_nobody_is_told() {
+fn local_scope_uses_disk_and_sends_no_messages() {
     let mut placer = placer(|config| config.scope = ScopeKind::Disk);
     for free in (0..64).rev() {
         assert_eq!(commands(&mut placer, Event::Free(free)), []);
@@ -221,7 +221,7 @@ fn the_same_events_give_the_same_commands() {
 }
 
 #[test]
-fn a_node_without_dealings_is_small() {
+fn idle_node_is_small() {
     let placer = placer(|_| ());
     assert!(size_of::<Placer>() <= 112, "{} bytes", size_of::<Placer>());
     assert_eq!(placer.heap_bytes(), 0);

@@ -47,7 +47,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn victims_are_those_of_a_list_that_is_searched(steps in prop::collection::vec((0u8..8, 0u32..12), 1..300)) {
+    fn victims_match_a_linear_search(steps in prop::collection::vec((0u8..8, 0u32..12), 1..300)) {
         for kind in [ReplacementKind::Fifo, ReplacementKind::Lru, ReplacementKind::Lfu, ReplacementKind::Clock] {
             let mut ranking = AnyRanking::new(kind);
             let mut model = Model { kind, frames: Vec::new(), time: 0 };
@@ -82,7 +82,7 @@ proptest! {
 }
 
 #[test]
-fn frequencies_stop_counting_and_then_go_by_recency() {
+fn saturated_frequencies_fall_back_to_recency() {
     let mut lfu = Lfu::default();
     lfu.insert(0);
     lfu.insert(1);

@@ -56,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_promised_is_what_was_asked_and_not_yet_taken(steps in prop::collection::vec((0u8..5, 0u32..4), 0..200)) {
+        fn promises_equal_requests_minus_takes(steps in prop::collection::vec((0u8..5, 0u32..4), 0..200)) {
             let (mut promises, mut naive, frames) = (Promises::default(), [0u32; 4], 6);
             for (step, node) in steps {
                 let (holder, free) = (node as usize, frames - promises.count());
