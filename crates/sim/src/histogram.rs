@@ -145,7 +145,7 @@ mod tests {
         }
 
         #[test]
-        fn merged_parts_are_the_whole(values in prop::collection::vec(0u64..1 << 40, 0..100), cut in 0usize..100) {
+        fn merged_histograms_equal_the_whole(values in prop::collection::vec(0u64..1 << 40, 0..100), cut in 0usize..100) {
             let (mut whole, mut left, mut right) = (Histogram::default(), Histogram::default(), Histogram::default());
             for (place, &value) in values.iter().enumerate() {
                 whole.add(value);

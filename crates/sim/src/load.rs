@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_phase_stays_around_its_middle_and_phases_cover_the_program() {
+    fn phases_are_local_and_cover_the_program() {
         let all = accesses(1000, |config| config.accesses = 60_000);
         let spread = |part: &[(u32, bool)]| {
             let mean =
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_have_nine_threads_on_average_and_sizes_up_to_the_largest() {
+    fn process_sizes_and_thread_counts_match_configuration() {
         let (config, normal) = (LoadConfig::default(), Normal::new());
         let mut arrivals = Arrivals::new(&config, 5);
         let mut threads = Vec::new();

@@ -314,7 +314,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_come_out_by_time_and_then_in_the_order_they_came_in(steps in prop::collection::vec(prop::option::weighted(0.7, 0u64..50), 0..400)) {
+        fn entries_leave_by_time_then_insertion_order(steps in prop::collection::vec(prop::option::weighted(0.7, 0u64..50), 0..400)) {
             let (mut queue, mut naive, mut now) = (Queue::default(), Vec::<(u64, u64)>::new(), 0);
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn the_width_of_buckets_follows_the_load_and_the_order_does_not() {
+    fn bucket_width_follows_load_without_changing_order() {
         let mut queue = Queue::default();
         let mut random = 1u64;
         let mut widths = std::collections::BTreeSet::new();

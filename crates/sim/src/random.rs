@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_logarithm_is_that_of_the_library() {
+    fn logarithm_matches_the_library() {
         for number in 1..2000 {
             let x = f64::from(number) / 2000.0;
             assert!((ln(x) - x.ln()).abs() < 1e-12, "{x}");

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_take_what_their_hops_take_and_wait_for_each_other() {
+    fn transfer_time_includes_hops_and_queueing() {
         let mut config = Config::default();
         config.network = crate::NetworkConfig {
             bytes_per_s: 1_000_000_000,

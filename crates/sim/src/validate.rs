@@ -257,12 +257,12 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_fine() {
+    fn defaults_are_valid() {
         assert_eq!(problems(|_| ()), [] as [&str; 0]);
     }
 
     #[test]
-    fn everything_wrong_is_said_at_once_with_what_is_allowed() {
+    fn all_problems_are_reported_with_allowed_ranges() {
         let found = problems(|config| {
             config.disk.count = 257;
             config.policy.domain_radius = 17;
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topology_says_which_numbers_it_takes() {
+    fn topology_errors_name_the_expected_dimensions() {
         let found = problems(|config| config.topology.kind = TopologyKind::Torus3d);
         assert_eq!(found, ["topology.dims: 2 numbers given; this topology takes [x, y, z]"]);
         let found = problems(|config| config.topology.dims = vec![0, 16]);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_makes_validation_panic() {
+    fn validation_never_panics_on_any_number() {
         for dims in [vec![], vec![u32::MAX; 2], vec![u32::MAX; 3], vec![1, 1, 1]] {
             for kind in [
                 TopologyKind::Torus2d,

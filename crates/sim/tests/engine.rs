@@ -47,7 +47,7 @@ fn back(time_ns: u64, node: u32, page: u64) -> TraceRecord {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_outcome_and_another_seed_another_one() {
+fn outcome_is_determined_by_seed() {
     let mut config = small();
     config.failures.mean_between_ns = 30 * MS;
     config.failures.repair_ns = 20 * MS;
@@ -58,7 +58,7 @@ fn the_same_seed_gives_the_same_outcome_and_another_seed_another_one() {
 }
 
 #[test]
-fn checking_and_looking_on_change_nothing() {
+fn checks_do_not_change_the_outcome() {
     let config = small();
     let mut unchecked = config.clone();
     unchecked.run.check = false;
@@ -68,7 +68,7 @@ fn checking_and_looking_on_change_nothing() {
 }
 
 #[test]
-fn who_says_stop_is_obeyed() {
+fn progress_callback_can_stop_the_run() {
     let mut config = small();
     config.run.duration_ns = 60_000 * MS;
     let mut calls = 0;
@@ -90,7 +90,7 @@ fn transfer(config: &mut Config) -> (u64, u64) {
 }
 
 #[test]
-fn an_empty_networks_transfer_times_are_those_worked_out_by_hand() {
+fn idle_network_transfer_times_match_hand_calculation() {
     let mut config = small();
     // 1 byte is 10 ns: 100 bytes 1 us, a page with its head 9 us.
     (config.network.bytes_per_s, config.network.message_bytes, config.node.page_bytes) =
@@ -115,7 +115,7 @@ fn an_empty_networks_transfer_times_are_those_worked_out_by_hand() {
 }
 
 #[test]
-fn a_page_on_a_tree_and_on_a_dragonfly_takes_the_links_of_its_way() {
+fn page_transfer_uses_links_of_its_route() {
     for (kind, dims, radius, hops) in [
         (TopologyKind::FatTree, vec![1, 1, 6], 6, 6),
         (TopologyKind::FatTree, vec![6, 1, 1], 2, 2),
@@ -140,7 +140,7 @@ fn a_page_on_a_tree_and_on_a_dragonfly_takes_the_links_of_its_way() {
 }
 
 #[test]
-fn messages_that_want_the_same_link_wait_for_each_other() {
+fn messages_queue_for_a_shared_link() {
     let mut config = small();
     config.topology.kind = TopologyKind::FullBisection;
     (config.topology.dims, config.disk.count) = (vec![2], 1);
@@ -205,7 +205,7 @@ fn disk_queue(time: DiskTime, load_permille: u64) -> f64 {
 }
 
 #[test]
-fn a_disk_with_random_times_is_an_m_m_1_queue_and_one_with_fixed_times_an_m_d_1_queue() {
+fn disk_behaves_as_mm1_or_md1_queue() {
     for load in [300, 600] {
         let rho = load as f64 / 1000.0;
         let (random, fixed) =
@@ -238,7 +238,7 @@ fn only_pages_that_were_written_leave() {
 }
 
 #[test]
-fn a_first_touch_reads_from_disk_if_it_has_to() {
+fn first_touch_reads_from_disk_when_configured() {
     let mut config = small();
     config.load.first_touch = FirstTouch::Disk;
     let outcome = outcome(&config, 1);
@@ -257,7 +257,7 @@ fn after_draining_every_process_that_arrived_has_ended() {
 /// A node reports that it no longer has a page, and the node that has it fails before that answer
 /// arrives.
 #[test]
-fn a_page_that_is_lost_while_its_owner_is_told_that_it_moved_is_not_waited_for() {
+fn page_lost_during_move_report_is_not_awaited() {
     let mut config = small();
     config.policy = PlacementConfig {
         domain_radius: 2,
@@ -375,7 +375,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_mix_of_policies_keeps_every_rule_and_finishes_what_it_began(
+    fn every_policy_mix_keeps_invariants_and_completes(
         policy in kinds(), seed in any::<u64>(), fails in any::<bool>(), rate in 50u32..300, shape in shapes(),
         handler_ns in prop_oneof![Just(0u64), Just(5000)], cut_through in any::<bool>(), multicast in any::<bool>(),
         frame_free in prop_oneof![Just(FrameFree::AtOnce), Just(FrameFree::Sent), Just(FrameFree::Arrived), Just(FrameFree::Placed)],
@@ -424,7 +424,7 @@ proptest! {
 }
 
 #[test]
-fn every_canary_is_caught_and_says_what_is_wrong() {
+fn every_canary_is_caught_and_described() {
     let caught = |canary: Canary, change: &dyn Fn(&mut Config)| {
         let mut config = small();
         (config.run.canary, config.run.drain) = (canary, true);
@@ -464,7 +464,7 @@ fn golden(outcome: &Outcome) -> [u64; 8] {
 }
 
 #[test]
-fn two_small_configurations_come_to_what_they_always_came_to() {
+fn small_configurations_give_recorded_outcomes() {
     let torus = small();
     let mut tree = small();
     (tree.topology.kind, tree.topology.dims) = (TopologyKind::FatTree, vec![4, 2, 2]);

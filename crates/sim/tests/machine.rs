@@ -18,7 +18,7 @@ fn both(loads: &[Load]) -> (MachineOutcome, MachineOutcome) {
 }
 
 #[test]
-fn while_a_file_larger_than_memory_is_read_kswapd_never_wakes() {
+fn kswapd_never_wakes_during_large_file_read() {
     // The paper's case, from a slow disk to a fast one.
     for mib_s in [150, 500, 1200, 2000] {
         let (without, with) = both(&[stream(mib_s, false)]);
@@ -39,7 +39,7 @@ fn while_a_file_larger_than_memory_is_read_kswapd_never_wakes() {
 }
 
 #[test]
-fn a_reader_that_comes_late_and_bursts_is_met_in_time() {
+fn late_bursty_reader_is_handled_in_time() {
     let bursts = (0..10).map(|at| Load::Stream {
         bytes_s: 1500 * MIB,
         from_ms: 5000 * at,
@@ -53,7 +53,7 @@ fn a_reader_that_comes_late_and_bursts_is_met_in_time() {
 }
 
 #[test]
-fn memory_that_programs_take_is_left_to_the_kernel() {
+fn anonymous_growth_is_left_to_the_kernel() {
     let (without, with) = both(&[
         Load::Allocate { bytes_s: 700 * MIB, bytes: 13 * GIB, from_ms: 1000 },
         stream(100, false),
@@ -67,7 +67,7 @@ fn memory_that_programs_take_is_left_to_the_kernel() {
 }
 
 #[test]
-fn a_loop_that_makes_and_drops_cache_does_not_make_it_thrash() {
+fn cache_create_and_drop_loop_causes_no_thrashing() {
     for bytes in [GIB / 2, 4 * GIB, 9 * GIB] {
         let config = MachineConfig {
             loads: vec![Load::MakeAndDrop { bytes_s: 2000 * MIB, bytes }],
@@ -83,7 +83,7 @@ fn a_loop_that_makes_and_drops_cache_does_not_make_it_thrash() {
 }
 
 #[test]
-fn large_folios_are_seen_although_there_is_memory_enough() {
+fn large_folios_trigger_reclaim_despite_free_memory() {
     let config = MachineConfig {
         loads: vec![stream(1000, true)],
         large_free_permille: 200,
@@ -123,7 +123,7 @@ fn large_folios_are_seen_although_there_is_memory_enough() {
 }
 
 #[test]
-fn a_slow_stream_in_large_folios_is_met_in_memory_that_is_in_pieces() {
+fn slow_large_folio_stream_handled_in_fragmented_memory() {
     for mib_s in [40, 150] {
         let config = MachineConfig {
             loads: vec![stream(mib_s, true)],
@@ -149,7 +149,7 @@ fn a_slow_stream_in_large_folios_is_met_in_memory_that_is_in_pieces() {
 }
 
 #[test]
-fn with_busy_processors_little_is_done_and_it_is_said() {
+fn busy_processors_limit_reclaim_and_are_reported() {
     let config = MachineConfig {
         loads: vec![stream(1000, false)],
         idle_ppm: 0,
@@ -165,7 +165,7 @@ fn with_busy_processors_little_is_done_and_it_is_said() {
 }
 
 #[test]
-fn where_everything_is_in_use_the_daemon_stays_out_of_the_way() {
+fn daemon_backs_off_when_all_memory_is_hot() {
     let config = MachineConfig {
         hot_bytes: 10 * GIB,
         cold_bytes: 0,
@@ -188,7 +188,7 @@ fn the_same_machine_gives_the_same_outcome() {
 }
 
 #[test]
-fn a_machine_with_nothing_to_do_is_hardly_looked_at() {
+fn idle_machine_is_rarely_observed() {
     for cold_bytes in [0, 8 * GIB, 14 * GIB] {
         let config = MachineConfig {
             cold_bytes,

@@ -7,7 +7,7 @@ use crate::check::Place;
 use crate::config::Canary;
 use crate::engine::node::Doing;
 use crate::engine::tables::{State, Whereabouts};
-use crate::engine::{Engine, What};
+use crate::engine::{Engine, EventKind};
 use crate::message::{Kind, Message, ON_DISK, UNKNOWN};
 
 impl Engine<'_> {
@@ -20,13 +20,13 @@ impl Engine<'_> {
             && !matches!(message.kind, Kind::PageToDisk | Kind::FetchFromDisk)
         {
             let time_ns = self.now_ns + self.config.failures.detect_ns;
-            self.at(time_ns, What::Bounce, slot);
+            self.at(time_ns, EventKind::Bounce, slot);
             return;
         }
         if message.kind == Kind::FetchFromDisk {
             // The disk serves it; the message remains until the disk is done.
             let done_ns = self.disks.access(self.now_ns, message.value);
-            self.at(done_ns, What::DiskRead, slot);
+            self.at(done_ns, EventKind::DiskRead, slot);
             return;
         }
         self.handle(number, slot, message);

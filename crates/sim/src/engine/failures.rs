@@ -7,7 +7,7 @@ use hiroma_policy::placement::{Event, Placer, ScopeKind};
 use crate::check::Place;
 use crate::engine::node::{Doing, NO_FRAME};
 use crate::engine::tables::Whereabouts;
-use crate::engine::{Engine, What, placer_seed};
+use crate::engine::{Engine, EventKind, placer_seed};
 use crate::load::ThreadPlan;
 use crate::message::{Kind, Message};
 use crate::random::exponential;
@@ -16,7 +16,7 @@ impl Engine<'_> {
     pub(super) fn plan_failure(&mut self) {
         let gap_ns = exponential(&mut self.failures, self.config.failures.mean_between_ns as f64)
             .min(1 << 46);
-        self.at(self.now_ns + gap_ns, What::Fail, 0);
+        self.at(self.now_ns + gap_ns, EventKind::Fail, 0);
     }
 
     /// A random node fails.
@@ -61,7 +61,7 @@ impl Engine<'_> {
             placer_seed(self.seed, number, node.epoch),
             self.now_ns,
         );
-        self.at(self.now_ns + self.config.failures.repair_ns, What::Repair, number);
+        self.at(self.now_ns + self.config.failures.repair_ns, EventKind::Repair, number);
     }
 
     /// A page is lost with a node.

@@ -39,7 +39,7 @@ const AUDITS: u64 = 16;
 /// Event types; the low 32 bits of a payload identify the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-enum What {
+enum EventKind {
     /// A message is at the next node or switch.
     Hop,
     /// A message is handled by its receiver.
@@ -68,20 +68,20 @@ enum What {
     End,
 }
 
-const WHATS: [What; 13] = [
-    What::Hop,
-    What::Deliver,
-    What::DiskRead,
-    What::Run,
-    What::FrameFree,
-    What::Tick,
-    What::Arrive,
-    What::Measure,
-    What::Replay,
-    What::Fail,
-    What::Repair,
-    What::Bounce,
-    What::End,
+const EVENT_KINDS: [EventKind; 13] = [
+    EventKind::Hop,
+    EventKind::Deliver,
+    EventKind::DiskRead,
+    EventKind::Run,
+    EventKind::FrameFree,
+    EventKind::Tick,
+    EventKind::Arrive,
+    EventKind::Measure,
+    EventKind::Replay,
+    EventKind::Fail,
+    EventKind::Repair,
+    EventKind::Bounce,
+    EventKind::End,
 ];
 
 /// A process whose threads have not all ended.
@@ -200,7 +200,7 @@ impl<'a> Engine<'a> {
         while let Some((time_ns, payload)) = self.queue.pop() {
             self.now_ns = time_ns;
             self.events += 1;
-            self.dispatch(WHATS[(payload >> 32) as usize & 15], payload as u32);
+            self.dispatch(EVENT_KINDS[(payload >> 32) as usize & 15], payload as u32);
             if self.checker.objects() {
                 break;
             }
@@ -235,7 +235,7 @@ impl<'a> Engine<'a> {
             measured_ns: self.config.run.duration_ns,
             ..Outcome::default()
         };
-        self.at(self.config.run.warmup_ns, What::Measure, 0);
+        self.at(self.config.run.warmup_ns, EventKind::Measure, 0);
         for node in 0..self.nodes.len() as u32 {
             self.plan_tick(node);
         }
@@ -246,33 +246,33 @@ impl<'a> Engine<'a> {
             Some(trace) => self.begin_replay(&trace.clone()),
             None => {
                 let gap_ns = self.arrivals.gap_ns();
-                self.at(gap_ns, What::Arrive, 0);
+                self.at(gap_ns, EventKind::Arrive, 0);
             }
         }
-        self.at(end_ns, What::End, 0);
+        self.at(end_ns, EventKind::End, 0);
     }
 
     #[inline]
-    fn at(&mut self, time_ns: u64, what: What, whom: u32) {
+    fn at(&mut self, time_ns: u64, what: EventKind, whom: u32) {
         self.queue.push(time_ns, u64::from(what as u8) << 32 | u64::from(whom));
     }
 
     #[inline]
-    fn dispatch(&mut self, what: What, whom: u32) {
+    fn dispatch(&mut self, what: EventKind, whom: u32) {
         match what {
-            What::Hop => self.hop(whom),
-            What::Deliver => self.deliver(whom),
-            What::DiskRead => self.disk_read(whom),
-            What::Run => self.thread_due(whom),
-            What::FrameFree => self.frame_free(whom),
-            What::Tick => self.tick(whom),
-            What::Arrive => self.arrive(),
-            What::Measure => self.begin_measuring(),
-            What::Replay => self.replay_next(whom),
-            What::Fail => self.fail(),
-            What::Repair => self.repair(whom),
-            What::Bounce => self.bounce(whom),
-            What::End => self.end(),
+            EventKind::Hop => self.hop(whom),
+            EventKind::Deliver => self.deliver(whom),
+            EventKind::DiskRead => self.disk_read(whom),
+            EventKind::Run => self.thread_due(whom),
+            EventKind::FrameFree => self.frame_free(whom),
+            EventKind::Tick => self.tick(whom),
+            EventKind::Arrive => self.arrive(),
+            EventKind::Measure => self.begin_measuring(),
+            EventKind::Replay => self.replay_next(whom),
+            EventKind::Fail => self.fail(),
+            EventKind::Repair => self.repair(whom),
+            EventKind::Bounce => self.bounce(whom),
+            EventKind::End => self.end(),
         }
     }
 
@@ -288,7 +288,7 @@ impl<'a> Engine<'a> {
         // A recording counts up to its last record, however long the simulated machine takes.
         if self.replay_goes_on() && self.queue.len() > 0 {
             self.out.measured_ns += REPLAY_MORE_NS;
-            self.at(self.now_ns + REPLAY_MORE_NS, What::End, 0);
+            self.at(self.now_ns + REPLAY_MORE_NS, EventKind::End, 0);
             return;
         }
         self.integrate();
@@ -312,7 +312,7 @@ impl<'a> Engine<'a> {
 
     fn plan_tick(&mut self, node: u32) {
         if let Some(time_ns) = self.nodes[node as usize].placer.deadline_ns() {
-            self.at(time_ns.max(self.now_ns), What::Tick, node);
+            self.at(time_ns.max(self.now_ns), EventKind::Tick, node);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use hiroma_policy::placement::{Event, Peer};
 
-use crate::engine::{Engine, What};
+use crate::engine::{Engine, EventKind};
 use crate::message::{Kind, Message};
 
 impl Engine<'_> {
@@ -17,7 +17,7 @@ impl Engine<'_> {
                 let hop = self.network.send(self.now_ns, link, message.kind.has_page());
                 message.at = next;
                 let slot = self.messages.insert(message);
-                self.at(hop.on_ns, What::Hop, slot);
+                self.at(hop.on_ns, EventKind::Hop, slot);
                 (hop.sent_ns, slot)
             }
             None => {
@@ -72,7 +72,7 @@ impl Engine<'_> {
             let hop = self.network.send(self.now_ns, link, false);
             let slot =
                 self.messages.insert(Message { at: next, target: next, spreads: true, ..message });
-            self.at(hop.on_ns, What::Hop, slot);
+            self.at(hop.on_ns, EventKind::Hop, slot);
         }
         true
     }
@@ -105,7 +105,7 @@ impl Engine<'_> {
             Some((link, next)) => {
                 message.at = next;
                 let hop = self.network.send(self.now_ns, link, has_page);
-                self.at(hop.on_ns, What::Hop, slot);
+                self.at(hop.on_ns, EventKind::Hop, slot);
             }
             None => {
                 if message.spreads {
@@ -127,6 +127,6 @@ impl Engine<'_> {
         let node = &mut self.nodes[message.target as usize];
         let done_ns = node.handler_free_ns.max(self.now_ns + tail_ns) + work_ns;
         node.handler_free_ns = done_ns;
-        self.at(done_ns, What::Deliver, slot);
+        self.at(done_ns, EventKind::Deliver, slot);
     }
 }

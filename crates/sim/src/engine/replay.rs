@@ -10,7 +10,7 @@ use crate::check::Place;
 use crate::config::LoadConfig;
 use crate::engine::node::{Doing, Thread};
 use crate::engine::tables::State;
-use crate::engine::{Engine, What};
+use crate::engine::{Engine, EventKind};
 use crate::load::{Accesses, ThreadPlan};
 use crate::trace::{TraceKind, TraceRecord};
 
@@ -85,7 +85,7 @@ impl Engine<'_> {
                 due_ns: 0,
             };
             self.nodes[number as usize].thread = Some(Box::new(thread));
-            self.at(first.time_ns, What::Replay, number);
+            self.at(first.time_ns, EventKind::Replay, number);
         }
         self.replay = Some(replay);
     }
@@ -99,7 +99,7 @@ impl Engine<'_> {
     pub(super) fn replay_next(&mut self, number: u32) {
         while let Some(step) = self.replay.as_ref().and_then(|replay| replay.peek(number)) {
             if step.time_ns > self.now_ns {
-                self.at(step.time_ns, What::Replay, number);
+                self.at(step.time_ns, EventKind::Replay, number);
                 return;
             }
             if let Some(replay) = &mut self.replay {
@@ -127,7 +127,7 @@ impl Engine<'_> {
 
     /// A waiting page-in is done: continue with the next record.
     pub(super) fn replay_after(&mut self, number: u32) {
-        self.at(self.now_ns, What::Replay, number);
+        self.at(self.now_ns, EventKind::Replay, number);
     }
 
     /// Moves a page out of the program. Returns whether it was there.

@@ -8,7 +8,7 @@ use crate::check::Place;
 use crate::config::FirstTouch;
 use crate::engine::node::{Doing, Frame, Thread};
 use crate::engine::tables::{State, Whereabouts};
-use crate::engine::{Engine, Process, What};
+use crate::engine::{Engine, EventKind, Process};
 use crate::load::{Accesses, ThreadPlan};
 use crate::message::{Kind, Message, ON_DISK, UNKNOWN};
 
@@ -47,7 +47,7 @@ impl Engine<'_> {
         }
         self.plans = plans;
         let next_ns = self.now_ns + self.arrivals.gap_ns();
-        self.at(next_ns, What::Arrive, 0);
+        self.at(next_ns, EventKind::Arrive, 0);
     }
 
     pub(super) fn start(&mut self, node: u32, plan: ThreadPlan) {
@@ -121,7 +121,7 @@ impl Engine<'_> {
         }
         thread.due_ns = self.now_ns + u64::from(made) * access_ns;
         let due_ns = thread.due_ns;
-        self.at(due_ns, What::Run, number);
+        self.at(due_ns, EventKind::Run, number);
     }
 
     /// The thread touches a page that is not resident.

@@ -36,7 +36,7 @@ fn way(topology: &Topology, source: u32, target: u32) -> Vec<u32> {
 
 proptest! {
     #[test]
-    fn ways_end_use_no_link_twice_and_are_as_long_as_the_distance(topology in any_topology()) {
+    fn routes_are_simple_and_match_distance(topology in any_topology()) {
         for source in 0..topology.nodes() {
             for target in 0..topology.nodes() {
                 let links = way(&topology, source, target);
@@ -48,7 +48,7 @@ proptest! {
     }
 
     #[test]
-    fn a_node_finds_its_peers_and_they_are_all_different_and_nearest_first(topology in any_topology()) {
+    fn peers_are_distinct_and_nearest_first(topology in any_topology()) {
         let hops = topology.peer_hops();
         prop_assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]));
         for node in 0..topology.nodes() {
@@ -64,7 +64,7 @@ proptest! {
     }
 
     #[test]
-    fn a_message_for_the_domain_reaches_every_peer_once(dims in prop::collection::vec(1u32..8, 3), radius in 1u32..7, node in 0u32..400) {
+    fn domain_broadcast_reaches_every_peer_once(dims in prop::collection::vec(1u32..8, 3), radius in 1u32..7, node in 0u32..400) {
         let topology = topology(TopologyKind::Torus3d, &dims, radius, 1000);
         let node = node % topology.nodes();
         let (mut todo, mut reached) = (vec![node], BTreeSet::new());
@@ -80,7 +80,7 @@ proptest! {
     }
 
     #[test]
-    fn every_node_has_a_disk_and_every_disk_stands_among_its_nodes(topology in any_topology(), disks in 1u32..20) {
+    fn every_node_has_a_nearby_disk(topology in any_topology(), disks in 1u32..20) {
         let disks = disks.min(topology.nodes());
         let (at, of_node) = topology.disks(disks);
         prop_assert_eq!((at.len() as u32, of_node.len() as u32), (disks, topology.nodes()));
@@ -91,7 +91,7 @@ proptest! {
 }
 
 #[test]
-fn the_papers_machine_has_a_disk_in_the_middle_of_each_four_by_four() {
+fn paper_machine_has_one_disk_per_4x4_block() {
     let topology = topology(TopologyKind::Torus2d, &[16, 16], 4, 1000);
     let (at, of_node) = topology.disks(16);
     assert_eq!(&at[..5], [34, 38, 42, 46, 98]);
@@ -101,7 +101,7 @@ fn the_papers_machine_has_a_disk_in_the_middle_of_each_four_by_four() {
 }
 
 #[test]
-fn a_single_switch_is_two_hops_from_anyone_to_anyone() {
+fn single_switch_gives_two_hops_between_nodes() {
     let topology = topology(TopologyKind::FullBisection, &[100], 2, 6);
     assert_eq!(topology.distance(3, 77), 2);
     let peers: Vec<u32> = (0..6).map(|peer| topology.peer(0, Peer(peer))).collect();
