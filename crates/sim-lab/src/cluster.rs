@@ -186,12 +186,12 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_the_papers_cluster() {
+    fn empty_file_gives_the_paper_cluster() {
         assert_eq!(read(""), Ok(Config::default()));
     }
 
     #[test]
-    fn a_file_says_what_is_different_from_its_preset() {
+    fn file_overrides_its_preset() {
         let config = read(
             "preset = \"ethernet-100g\"\nnodes = 2000\n[node]\nmemory_bytes = \"1TiB\"\n[disk]\nmedium = \"sata\"\ncount = 20\n\
              [policy]\nplacement = \"two_choices\"\n[network]\nbytes_per_s = \"50Gb/s\"\n",
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_line_and_what_is_allowed() {
+    fn invalid_settings_are_refused_with_line_and_choices() {
         for (text, message) in [
             (
                 "preset = \"cray\"",
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_with_what_the_preset_says_is_placed_at_what_changed_it() {
+    fn preset_conflicts_are_reported_for_the_file() {
         let message = read("[topology]\ndims = [4, 2]\n").unwrap_err();
         assert!(
             message
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_nodes_brings_disks_and_load_with_it() {
+    fn node_count_scales_disks_and_load() {
         let config = read("nodes = 1024").unwrap();
         assert_eq!(
             (config.topology.dims, config.disk.count, config.load.arrivals_per_s),

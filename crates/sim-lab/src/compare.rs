@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn entrants_are_different_possible_and_among_them_the_files_own() {
+    fn entrants_are_distinct_valid_and_include_base() {
         let base = Config::default();
         let entrants = entrants(&base);
         assert!(entrants.iter().any(|entrant| entrant.config == base));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_is_first_and_who_cannot_be_told_apart_is_named() {
+    fn best_is_first_and_ties_are_named() {
         let comparison = compared(&[
             ("slow", &[9.0, 9.5, 9.2]),
             ("close", &[1.0, 3.0, 2.3]),

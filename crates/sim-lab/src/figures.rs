@@ -143,14 +143,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_names_of_their_own_and_are_found_by_them() {
+    fn figures_are_found_by_unique_names() {
         for figure in &FIGURES {
             assert_eq!(figure_named(figure.name).unwrap().title, figure.title);
         }
     }
 
     #[test]
-    fn an_outcome_is_read_in_the_units_that_the_names_say() {
+    fn outcomes_are_converted_to_named_units() {
         let mut run =
             Outcome { page_outs: 8, repeated_page_outs: 2, nodes: 1, ..Outcome::default() };
         run.response_ns.add(1_000_000);

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_stand_in_the_order_of_the_jobs_however_many_threads_there_are() {
+    fn results_keep_job_order_for_any_thread_count() {
         let jobs: Vec<u64> = (0..200).collect();
         let alone = run_all(&jobs, 1, &Stop::new(), |job| job * job, |_, _| {});
         for threads in [2, 7, 500] {
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_stop_nothing_is_begun() {
+    fn no_job_starts_after_a_stop() {
         let jobs: Vec<u64> = (0..1000).collect();
         let stop = Stop::new();
         let results = run_all(

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_preset_can_be_simulated_and_has_its_own_name() {
+    fn every_preset_is_valid_with_a_unique_name() {
         for preset in &PRESETS {
             assert_eq!(preset.config().validate(), Ok(()), "{}", preset.name);
             assert_eq!(PRESETS.iter().filter(|other| other.name == preset.name).count(), 1);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preset_written_out_is_read_back_as_it_was() {
+    fn preset_round_trips_through_toml() {
         for preset in &PRESETS {
             let settings = crate::settings::Settings::parse("p.toml", &preset.to_toml()).unwrap();
             assert_eq!(
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_that_of_the_title_scaled() {
+    fn memory_matches_the_scaled_title() {
         for (name, gib, scale) in
             [("ethernet-25g", 64, 64), ("ethernet-400g", 1024, 256), ("infiniband-hdr", 256, 128)]
         {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_hold_exactly_the_nodes_that_were_asked_for() {
+    fn topologies_hold_exactly_the_requested_nodes() {
         for kind in [
             TopologyKind::Torus2d,
             TopologyKind::Torus3d,

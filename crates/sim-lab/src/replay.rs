@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_made_to_fit_the_trace() {
+    fn cluster_is_sized_for_the_trace() {
         for nodes in [1, 2, 7, 64, 1000] {
             let config = replayed(trace(nodes), None, Path::new("t.bin")).unwrap();
             assert!(config.nodes() >= u64::from(nodes));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_that_does_not_fit_its_cluster_is_refused() {
+    fn mismatched_trace_and_cluster_are_refused() {
         let error = replayed(trace(257), Some(Config::default()), Path::new("t.bin")).unwrap_err();
         assert_eq!(
             error.0,

@@ -391,14 +391,14 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_does_not_say_stays() {
+    fn unset_keys_keep_their_values() {
         assert_eq!(read("").unwrap(), base());
         let got = read("nodes = 9\n[links]\nlatency_ns = 7\n").unwrap();
         assert_eq!((got.nodes, got.links.latency_ns, got.links.rate_bytes_per_s), (9, 7, 2));
     }
 
     #[test]
-    fn another_kind_takes_nothing_from_the_one_before() {
+    fn changed_kind_inherits_nothing() {
         assert_eq!(read("[shape]\nwidth = 5").unwrap().shape, Shape::Torus { width: 5, height: 2 });
         assert_eq!(
             read("[shape]\nkind = \"star\"\narms = 3").unwrap().shape,
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_reported_at_its_line_with_what_is_allowed() {
+    fn mistakes_are_reported_with_line_and_choices() {
         for (text, message) in [
             (
                 "nodes = 4\nnodez = 5",
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_the_file_lacks_is_placed_at_the_table_it_belongs_to() {
+    fn missing_key_is_placed_at_its_table() {
         let settings = Settings::parse("m.toml", "nodes = 1\n[links]\nlatency_ns = 1\n").unwrap();
         assert_eq!(settings.place("links.buffer_bytes"), "m.toml:2");
         assert_eq!(settings.place("order"), "m.toml");

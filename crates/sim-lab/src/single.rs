@@ -141,14 +141,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_told_in_few_words() {
+    fn seeds_are_listed_briefly() {
         assert_eq!(seeds_text(&[7]), "seed 7");
         assert_eq!(seeds_text(&seeds_from(3, 4)), "seeds 3 to 6");
         assert_eq!(seeds_text(&[1, 5, 2]), "seeds 1, 5, 2");
     }
 
     #[test]
-    fn the_papers_cluster_is_described_by_what_matters() {
+    fn paper_cluster_description_is_brief() {
         assert_eq!(
             describe(&Config::default()),
             "256 nodes (torus2d 16 x 16) with 64 pages of 8.00 KiB each, 16 disks; domain of 4 hops, information on_change, placement \
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn an_estimate_is_shown_with_its_interval_if_it_has_one() {
+    fn estimates_show_an_interval_when_known() {
         assert_eq!(estimate_text(Estimate::of(&[1.0, 2.0, 3.0])), "2.00 ± 2.48");
         assert_eq!(estimate_text(Estimate::of(&[1.0])), "1.00");
         assert_eq!(estimate_text(None), "–");

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_those_of_the_printed_tables() {
+    fn quantiles_match_printed_tables() {
         for (degrees, quantile) in [
             (1, 12.706),
             (4, 2.776),
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_what_a_hand_calculation_gives() {
+    fn interval_matches_hand_calculation() {
         // Mean 3, variance 2.5, 4 degrees of freedom: 2.7764 * sqrt(2.5 / 5).
         let estimate = Estimate::of(&[1.0, 2.0, 3.0, 4.0, 5.0]).unwrap();
         assert_eq!((estimate.mean, estimate.n), (3.0, 5));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_values_have_an_interval_of_nothing() {
+    fn equal_values_have_a_zero_interval() {
         assert_eq!(Estimate::of(&[0.1, 0.1, 0.1]).unwrap().half_width, Some(0.0));
     }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_tell_apart_what_the_runs_alone_would_not() {
+    fn pairing_separates_overlapping_runs() {
         let first = [10.0, 20.0, 30.0, 40.0];
         let second = [11.0, 21.1, 30.9, 41.0];
         let (one, two) = (Estimate::of(&first).unwrap(), Estimate::of(&second).unwrap());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_of_runs_that_differ_by_factors_are_told_apart_by_their_logarithms() {
+    fn log_ratios_separate_runs_differing_by_factors() {
         let (under, over) = ([1.0, 4.0, 30.0, 2.0], [1.2, 4.9, 35.0, 2.5]);
         let ratio = Estimate::of_log_ratios(&over, &under).unwrap();
         assert!(
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_hold_the_true_mean_about_95_times_in_100() {
+    fn intervals_cover_the_mean_95_percent() {
         // Sums of twelve uniform numbers are nearly normal; their mean is 6.
         let mut state = 1u64;
         let mut uniform = || {

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_are_those_of_the_specification() {
+    fn bytes_match_the_specification() {
         let bytes = bytes_of(&example());
         assert_eq!(bytes.len(), 64 + 4 * 24);
         assert_eq!(&bytes[..24], b"HIROTRC\n\x01\0\x18\0\x02\0\0\0\0\x20\0\0\0\0\0\0");
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_say_what_is_wrong_with_which_file() {
+    fn errors_name_file_and_problem() {
         let whole = bytes_of(&example());
         let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert_eq!(
@@ -493,7 +493,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_whose_writer_dies_is_not_there() {
+    fn dead_writer_leaves_no_trace() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("trace.bin");
         let mut writer = TraceWriter::create(&path, 2, 4096).unwrap();
@@ -504,12 +504,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read_back(trace in any_trace()) {
+        fn trace_round_trips(trace in any_trace()) {
             prop_assert_eq!(read(&bytes_of(&trace)).unwrap(), trace);
         }
 
         #[test]
-        fn a_trace_that_was_cut_or_grew_is_refused(trace in any_trace(), cut in 1..1000usize, more in prop::collection::vec(any::<u8>(), 1..50)) {
+        fn truncated_or_extended_trace_is_refused(trace in any_trace(), cut in 1..1000usize, more in prop::collection::vec(any::<u8>(), 1..50)) {
             let mut bytes = bytes_of(&trace);
             prop_assert!(read(&bytes[..bytes.len() - cut.min(bytes.len())]).is_err());
             bytes.extend(more);
@@ -517,7 +517,7 @@ mod tests {
         }
 
         #[test]
-        fn a_trace_with_any_bit_turned_is_refused(trace in any_trace(), place in any::<prop::sample::Index>(), bit in 0..8u8) {
+        fn trace_with_any_flipped_bit_is_refused(trace in any_trace(), place in any::<prop::sample::Index>(), bit in 0..8u8) {
             let mut bytes = bytes_of(&trace);
             let at = place.index(bytes.len());
             bytes[at] ^= 1 << bit;
@@ -531,7 +531,7 @@ mod tests {
         }
 
         #[test]
-        fn a_file_shorter_than_it_says_is_refused(trace in any_trace(), less in 1..100usize) {
+        fn file_shorter_than_its_header_says_is_refused(trace in any_trace(), less in 1..100usize) {
             let bytes = bytes_of(&trace);
             let short = &bytes[..bytes.len().saturating_sub(less)];
             prop_assert!(Trace::read_from(&mut &*short, bytes.len() as u64, Path::new("t.bin")).is_err());

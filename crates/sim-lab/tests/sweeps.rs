@@ -58,7 +58,7 @@ fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
 }
 
 #[test]
-fn threads_and_shards_leave_the_same_bytes_as_a_single_run() {
+fn threads_and_shards_give_identical_bytes() {
     let (plan, alone, many) =
         (plan(SWEEP), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     assert_eq!(run(&plan, "1/1", 1, alone.path()), Done { kept: 0, run: 12 });
@@ -76,7 +76,7 @@ fn threads_and_shards_leave_the_same_bytes_as_a_single_run() {
 }
 
 #[test]
-fn an_interrupted_sweep_goes_on_where_it_was() {
+fn interrupted_sweep_resumes() {
     let (plan, directory, whole) =
         (plan(SWEEP), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     run(&plan, "1/1", 2, whole.path());
@@ -109,7 +109,7 @@ fn an_interrupted_sweep_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_directory_of_another_sweep_is_refused_and_left_alone() {
+fn directory_of_another_sweep_is_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     run(&plan(SWEEP), "1/12", 1, directory.path());
     let before = files(directory.path());

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_asks_for_every_configuration_once_and_all_of_them_can_be_run() {
+    fn planned_configurations_are_unique_and_valid() {
         for quick in [true, false] {
             let paper = Paper::plan(Params::new(quick, None));
             for (place, (label, config)) in paper.book.configs().enumerate() {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_whole_and_says_of_every_claim_whether_it_is_met() {
+    fn report_judges_every_claim() {
         // The same experiments on a small machine for a short time.
         let params = Params::new(true, Some(2));
         let mut paper = Paper::plan(params);

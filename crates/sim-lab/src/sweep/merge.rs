@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plot_has_a_line_for_each_combination_of_what_is_no_number() {
+    fn plot_has_one_line_per_non_numeric_combination() {
         let plot = merged().plot().unwrap();
         assert_eq!((plot.x.label.as_str(), plot.series.len()), ("rate", 2));
         let points: Vec<(f64, f64)> =
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn csv_quotes_what_has_commas_and_leaves_out_what_is_not_there() {
+    fn csv_quotes_commas_and_leaves_missing_cells_empty() {
         let csv = merged().to_csv();
         let lines: Vec<&str> = csv.lines().collect();
         assert!(lines[0].starts_with(

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_reported_at_the_line_of_the_grid() {
+    fn grid_mistakes_are_reported_with_line() {
         for (text, message) in [
             (
                 "grid = 3",
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_is_that_of_what_is_run() {
+    fn fingerprint_depends_only_on_what_runs() {
         let print = |text: &str| plan(text).unwrap().manifest().fingerprint;
         assert_eq!(
             print(""),
