@@ -1,9 +1,9 @@
 //! How much is fetched at a time, under LRU: blocks of one size, and pages with others fetched
 //! beside them.
 
-use crate::costs::{Costs, Outcome};
+use crate::costs::{Costs, PolicyOutcome};
 use crate::links::Links;
-use crate::trace::{Trace, What};
+use crate::trace::{StepKind, Trace};
 
 /// What is fetched with a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,7 +44,7 @@ impl Rule {
     }
 
     /// Runs a trace with room for `capacity` pages.
-    pub fn simulate(self, trace: &Trace, capacity: usize, costs: &Costs) -> Outcome {
+    pub fn simulate(self, trace: &Trace, capacity: usize, costs: &Costs) -> PolicyOutcome {
         match self {
             Rule::Block { order } => Blocks::new(trace, capacity, order, costs).run(),
             _ => Windows::new(trace, capacity, self, costs).run(),
@@ -73,7 +73,7 @@ struct Blocks<'a> {
     there: Vec<bool>,
     alive: Vec<u16>,
     links: Links,
-    outcome: Outcome,
+    outcome: PolicyOutcome,
 }
 
 impl<'a> Blocks<'a> {
@@ -88,7 +88,7 @@ impl<'a> Blocks<'a> {
             there: vec![false; blocks],
             alive: vec![0; blocks],
             links: Links::new(blocks, 1),
-            outcome: Outcome::default(),
+            outcome: PolicyOutcome::default(),
         }
     }
 
@@ -96,10 +96,10 @@ impl<'a> Blocks<'a> {
         (block as usize) << self.order..(block as usize + 1) << self.order
     }
 
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> PolicyOutcome {
         for step in &self.trace.steps {
             let (page, block) = (step.page() as usize, step.page() >> self.order);
-            if step.what() == What::Discard {
+            if step.what() == StepKind::Discard {
                 self.discard(page, block);
                 continue;
             }
@@ -112,7 +112,7 @@ impl<'a> Blocks<'a> {
             let before = self.flags[page];
             self.alive[block as usize] += u16::from(before & ALIVE == 0);
             self.flags[page] =
-                before | ALIVE | USED | if step.what() == What::Write { DIRTY } else { 0 };
+                before | ALIVE | USED | if step.what() == StepKind::Write { DIRTY } else { 0 };
         }
         self.outcome.wasted +=
             self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
@@ -188,7 +188,7 @@ struct Windows<'a> {
     slot: Vec<u32>,
     slots: Vec<u32>,
     mappings: Vec<Readahead>,
-    outcome: Outcome,
+    outcome: PolicyOutcome,
 }
 
 impl<'a> Windows<'a> {
@@ -204,15 +204,15 @@ impl<'a> Windows<'a> {
             slot: vec![NO_SLOT; trace.arena_pages],
             slots: Vec::new(),
             mappings: vec![Readahead::default(); mappings],
-            outcome: Outcome::default(),
+            outcome: PolicyOutcome::default(),
         }
     }
 
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> PolicyOutcome {
         for step in &self.trace.steps {
             let page = step.page();
             let before = self.flags[page as usize];
-            if step.what() == What::Discard {
+            if step.what() == StepKind::Discard {
                 if before & THERE != 0 {
                     self.links.remove(0, page);
                 }
@@ -241,7 +241,7 @@ impl<'a> Windows<'a> {
                 self.outcome.fresh(self.costs, 1);
             }
             self.flags[page as usize] |=
-                THERE | USED | if step.what() == What::Write { DIRTY } else { 0 };
+                THERE | USED | if step.what() == StepKind::Write { DIRTY } else { 0 };
         }
         self.outcome.wasted +=
             self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_bring_their_neighbours_and_what_is_not_used_is_waste() {
+    fn blocks_fetch_neighbours_and_count_waste() {
         let trace = written_then_read(&[0, 1, 2, 3, 40, 44]);
         let outcome = Rule::Block { order: 2 }.simulate(&trace, 8, &Costs::default());
         assert_eq!(
@@ -350,14 +350,14 @@ mod tests {
     }
 
     #[test]
-    fn what_left_together_comes_together() {
+    fn pages_evicted_together_return_together() {
         let trace = written_then_read(&[3, 0, 1, 2]);
         let outcome = Rule::LeftTogether.simulate(&trace, 16, &Costs::default());
         assert_eq!((outcome.fetches, outcome.pages_in, outcome.wasted), (1, 8, 4));
     }
 
     #[test]
-    fn neighbours_come_where_they_were_useful() {
+    fn neighbours_are_fetched_where_useful() {
         let upwards: Vec<u64> = (0..40).collect();
         let outcome =
             Rule::Neighbours.simulate(&written_then_read(&upwards), 16, &Costs::default());

@@ -66,7 +66,7 @@ impl Costs {
 
 /// The results of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Outcome {
+pub struct PolicyOutcome {
     /// Faults on pages that were never written, or were discarded.
     pub fresh: u64,
     /// Faults that fetch: the misses.
@@ -85,7 +85,7 @@ pub struct Outcome {
     pub time_ns: u64,
 }
 
-impl Outcome {
+impl PolicyOutcome {
     /// A first touch that maps `pages` pages of zeros.
     pub(crate) fn fresh(&mut self, costs: &Costs, pages: u64) {
         self.fresh += 1;
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_of_sixteen_costs_what_was_measured() {
+    fn run_of_sixteen_costs_the_measured_time() {
         let costs = Costs::default();
         assert_eq!((costs.clean_ns(0), costs.clean_ns(1), costs.dirty_ns(1)), (0, 2_500, 7_000));
         assert!(

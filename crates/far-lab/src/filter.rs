@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn two_pages_in_turns_are_one_touch_each_and_the_last() {
+    fn alternating_pages_collapse_to_first_and_last_touch() {
         let touches: Vec<_> = (0..1000).map(|at| (at % 2, at == 500)).collect();
         let mut filter = Filter::new(8);
         let mut kept = Vec::new();
@@ -206,7 +206,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
         #[test]
-        fn misses_and_writes_of_lru_and_the_optimum_stay_the_same_from_the_window_on(
+        fn filter_preserves_lru_and_optimal_misses_beyond_window(
             window in 1usize..12,
             steps in proptest::collection::vec((0u64..40, 0u64..4, 0u8..8), 1..1500),
         ) {

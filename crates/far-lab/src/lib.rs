@@ -20,5 +20,5 @@ pub mod record;
 pub mod space;
 pub mod trace;
 
-pub use costs::{Costs, Outcome};
-pub use trace::{Header, Step, Trace, TraceError, What};
+pub use costs::{Costs, PolicyOutcome};
+pub use trace::{Header, Step, StepKind, Trace, TraceError};

@@ -104,10 +104,10 @@ fn keep(encoder: &mut Encoder, pages: &mut PageSet, touch: Touch) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::{Trace, What};
+    use crate::trace::{StepKind, Trace};
 
     #[test]
-    fn a_trace_has_anonymous_memory_only_and_forgets_what_was_unmapped() {
+    fn trace_covers_only_live_anonymous_memory() {
         let mut recorder = Recorder::default();
         recorder.call(&Call { number: 9, args: [0, 8192, 3, 0x22, u64::MAX], result: 0x10000 });
         recorder.touch(0x10, true);
@@ -118,9 +118,17 @@ mod tests {
         recorder.touch(0x10, false);
         recorder.references(77);
         let trace = Trace::read(&recorder.finish("x", &[])).unwrap();
-        let steps: Vec<(u32, What)> =
+        let steps: Vec<(u32, StepKind)> =
             trace.steps.iter().map(|step| (step.page(), step.what())).collect();
-        assert_eq!(steps, [(0, What::Write), (1, What::Read), (0, What::Read), (0, What::Discard)]);
+        assert_eq!(
+            steps,
+            [
+                (0, StepKind::Write),
+                (1, StepKind::Read),
+                (0, StepKind::Read),
+                (0, StepKind::Discard)
+            ]
+        );
         assert_eq!((trace.header.references, trace.header.pages), (77, 2));
     }
 }

@@ -231,7 +231,7 @@ mod tests {
     const ANONYMOUS: u64 = MAP_PRIVATE | MAP_ANONYMOUS;
 
     #[test]
-    fn only_private_anonymous_mappings_have_a_place_and_large_ones_are_aligned() {
+    fn private_anonymous_mappings_are_placed_and_aligned() {
         let mut space = Space::new();
         call(&mut space, MMAP, [0, 0x3000, 3, ANONYMOUS, 0], 0x10000);
         call(&mut space, MMAP, [0, 0x3000, 3, MAP_PRIVATE, 5], 0x13000);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_leaves_both_ends() {
+    fn unmapping_a_hole_keeps_both_ends() {
         let mut space = Space::new();
         call(&mut space, MMAP, [0, 0xa000, 3, ANONYMOUS, 0], 0x10000);
         assert_eq!(

@@ -204,14 +204,14 @@ pub struct Step(u32);
 
 /// What happens to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum What {
+pub enum StepKind {
     Read,
     Write,
     Discard,
 }
 
 impl Step {
-    pub fn new(page: u32, what: What) -> Step {
+    pub fn new(page: u32, what: StepKind) -> Step {
         Step(page << 2 | what as u32)
     }
 
@@ -219,11 +219,11 @@ impl Step {
         self.0 >> 2
     }
 
-    pub fn what(self) -> What {
+    pub fn what(self) -> StepKind {
         match self.0 & 3 {
-            0 => What::Read,
-            1 => What::Write,
-            _ => What::Discard,
+            0 => StepKind::Read,
+            1 => StepKind::Write,
+            _ => StepKind::Discard,
         }
     }
 }
@@ -294,8 +294,11 @@ impl Trace {
             match *event {
                 Event::Read { page } | Event::Write { page } => {
                     let Some(page) = place(page) else { continue };
-                    let what =
-                        if matches!(event, Event::Write { .. }) { What::Write } else { What::Read };
+                    let what = if matches!(event, Event::Write { .. }) {
+                        StepKind::Write
+                    } else {
+                        StepKind::Read
+                    };
                     trace.touched +=
                         usize::from(!std::mem::replace(&mut touched[page as usize], true));
                     trace.steps.push(Step::new(page, what));
@@ -311,7 +314,7 @@ impl Trace {
                         let lost = (from..to)
                             .map(|offset| (at as u64 * extent + offset) as u32)
                             .filter(|&page| touched[page as usize]);
-                        trace.steps.extend(lost.map(|page| Step::new(page, What::Discard)));
+                        trace.steps.extend(lost.map(|page| Step::new(page, StepKind::Discard)));
                     }
                 }
                 Event::Map { .. } => {}
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_gives_back_what_went_in_and_damage_is_found() {
+    fn trace_file_round_trips_and_damage_is_found() {
         let events: Vec<Event> = (0..300_000u64)
             .map(|at| match at % 7 {
                 0 => Event::Write { page: at * at % 100_003 },
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_without_touches_take_no_numbers_and_discards_mean_touched_pages() {
+    fn untouched_extents_get_no_page_numbers() {
         let events = [
             Event::Map { page: 0, pages: 4096 },
             Event::Map { page: 5120, pages: 1024 },
@@ -369,16 +372,16 @@ mod tests {
             Event::Read { page: 5122 },
         ];
         let trace = Trace::of(header(), &events);
-        let steps: Vec<(u32, What)> =
+        let steps: Vec<(u32, StepKind)> =
             trace.steps.iter().map(|step| (step.page(), step.what())).collect();
         assert_eq!(
             steps,
             [
-                (5, What::Write),
-                (513, What::Read),
-                (5, What::Discard),
-                (513, What::Discard),
-                (514, What::Read)
+                (5, StepKind::Write),
+                (513, StepKind::Read),
+                (5, StepKind::Discard),
+                (513, StepKind::Discard),
+                (514, StepKind::Read)
             ]
         );
         assert_eq!(

@@ -10,7 +10,7 @@ use hiroma_command::show;
 use hiroma_far::config::BlockSize;
 use hiroma_far_lab::ours::{self, Options};
 use hiroma_far_lab::record::Recorder;
-use hiroma_far_lab::{Costs, Outcome, Trace};
+use hiroma_far_lab::{Costs, PolicyOutcome, Trace};
 use hiroma_report::{Better, Measure, Report, Spread, Table};
 use hiroma_units::{Bytes, PAGE};
 
@@ -143,7 +143,7 @@ fn compare(
     program: &Program,
     percent: u8,
     live: &Live,
-    simulated: &Outcome,
+    simulated: &PolicyOutcome,
     table: &mut Table,
 ) -> Measure {
     let apart = (live.fetches > 0).then(|| simulated.fetches as f64 / live.fetches as f64 - 1.0);

@@ -1,6 +1,6 @@
 //! Results of the simulations as tables, plots and figures.
 
-use hiroma_far_lab::Outcome;
+use hiroma_far_lab::PolicyOutcome;
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures,
 };
@@ -40,8 +40,8 @@ pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u
     });
     for &percent in at {
         let cells: Vec<&Cell> = cells.iter().filter(|cell| cell.percent == percent).collect();
-        let misses = |outcome: Outcome| outcome.fetches as f64;
-        let seconds = |outcome: Outcome| outcome.time_ns as f64 / 1e9;
+        let misses = |outcome: PolicyOutcome| outcome.fetches as f64;
+        let seconds = |outcome: PolicyOutcome| outcome.time_ns as f64 / 1e9;
         report.sections.push(Section {
             title: format!("Who leaves, with {percent} % of the pages"),
             text: vec![
@@ -79,7 +79,7 @@ fn programs_table(programs: &[Program]) -> Table {
     table
 }
 
-fn ratio(cell: &Cell, name: &str, base: &str, value: impl Fn(Outcome) -> f64) -> Option<f64> {
+fn ratio(cell: &Cell, name: &str, base: &str, value: impl Fn(PolicyOutcome) -> f64) -> Option<f64> {
     let (over, under) = (value(cell.of(name)?), value(cell.of(base)?));
     (under > 0.0).then(|| over / under)
 }
@@ -95,7 +95,7 @@ fn relative(
     names: &[&str],
     base: &str,
     what: &str,
-    value: impl Fn(Outcome) -> f64 + Copy,
+    value: impl Fn(PolicyOutcome) -> f64 + Copy,
 ) -> Table {
     let unit = if what == "time" { "s" } else { "k" };
     let mut table =
@@ -150,7 +150,7 @@ fn plot(
     names: &[&str],
     base: &str,
     label: &str,
-    value: impl Fn(Outcome) -> f64 + Copy,
+    value: impl Fn(PolicyOutcome) -> f64 + Copy,
 ) -> Plot {
     let series = names.iter().filter(|&&name| name != base).map(|&name| {
         let points = cells
@@ -175,8 +175,8 @@ fn figure(name: String, title: String, unit: &str, value: Option<f64>) -> Measur
 
 fn measures(cells: &[&Cell], percent: u8) -> Vec<Measure> {
     let mut measures = Vec::new();
-    let misses = |outcome: Outcome| outcome.fetches as f64;
-    let seconds = |outcome: Outcome| outcome.time_ns as f64 / 1e9;
+    let misses = |outcome: PolicyOutcome| outcome.fetches as f64;
+    let seconds = |outcome: PolicyOutcome| outcome.time_ns as f64 / 1e9;
     for name in VICTIMS.iter().skip(1) {
         let value = mean(cells.iter().filter_map(|cell| ratio(cell, name, "belady", misses)));
         let title =

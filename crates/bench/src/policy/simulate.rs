@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use hiroma_far_lab::blocks::Rule;
 use hiroma_far_lab::ours::{self, Options};
 use hiroma_far_lab::policies::Kind;
-use hiroma_far_lab::{Costs, Outcome, Trace};
+use hiroma_far_lab::{Costs, PolicyOutcome, Trace};
 
 /// A policy in a simulation.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -56,7 +56,7 @@ impl Policy {
         }
     }
 
-    fn simulate(self, trace: &Trace, capacity: usize, costs: &Costs) -> Outcome {
+    fn simulate(self, trace: &Trace, capacity: usize, costs: &Costs) -> PolicyOutcome {
         match self {
             Policy::Known(kind) => kind.simulate(trace, capacity, costs),
             Policy::Fetching(rule) => rule.simulate(trace, capacity, costs),
@@ -69,12 +69,12 @@ impl Policy {
 pub struct Cell {
     pub program: String,
     pub percent: u8,
-    pub outcomes: Vec<(Policy, Outcome)>,
+    pub outcomes: Vec<(Policy, PolicyOutcome)>,
 }
 
 impl Cell {
     /// The outcome of a policy.
-    pub fn of(&self, name: &str) -> Option<Outcome> {
+    pub fn of(&self, name: &str) -> Option<PolicyOutcome> {
         self.outcomes.iter().find(|(policy, _)| policy.name() == name).map(|&(_, outcome)| outcome)
     }
 }

@@ -21,8 +21,8 @@ use hiroma_policy::{
 use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::FxHashMap;
 
-use crate::costs::{Costs, Outcome};
-use crate::trace::{Trace, What};
+use crate::costs::{Costs, PolicyOutcome};
+use crate::trace::{StepKind, Trace};
 
 /// Options with which the pager is started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +46,7 @@ impl Options {
 }
 
 /// Runs a trace with room for `capacity` pages.
-pub fn simulate(trace: &Trace, capacity: usize, options: Options, costs: &Costs) -> Outcome {
+pub fn simulate(trace: &Trace, capacity: usize, options: Options, costs: &Costs) -> PolicyOutcome {
     Ours::new(trace, capacity, options, costs).run()
 }
 
@@ -130,7 +130,7 @@ struct Ours<'a> {
     dense: u32,
     dense_since_ns: u64,
     quiet_until_ns: u64,
-    outcome: Outcome,
+    outcome: PolicyOutcome,
 }
 
 /// Pages that may be prefetched ahead: an eighth.
@@ -179,16 +179,16 @@ impl<'a> Ours<'a> {
             dense: 0,
             dense_since_ns: 0,
             quiet_until_ns: 0,
-            outcome: Outcome::default(),
+            outcome: PolicyOutcome::default(),
         }
     }
 
-    fn run(mut self) -> Outcome {
+    fn run(mut self) -> PolicyOutcome {
         let native_ns = self.trace.header.references * REFERENCE_PS / 1000;
         let steps = self.trace.steps.len().max(1) as u64;
         for (at, step) in self.trace.steps.iter().enumerate() {
             let page = step.page() as usize;
-            if step.what() == What::Discard {
+            if step.what() == StepKind::Discard {
                 self.discard(page);
                 continue;
             }
@@ -245,10 +245,10 @@ impl<'a> Ours<'a> {
     }
 
     /// The program reads or writes a mapped page.
-    fn touch(&mut self, page: usize, what: What) {
+    fn touch(&mut self, page: usize, what: StepKind) {
         let flags = &mut self.flags[page];
         self.extents[page / PAGES_PER_EXTENT].alive += u16::from(*flags & ALIVE == 0);
-        *flags |= ALIVE | USED | ACCESSED | if what == What::Write { DIRTY } else { 0 };
+        *flags |= ALIVE | USED | ACCESSED | if what == StepKind::Write { DIRTY } else { 0 };
     }
 
     fn now_ns(&self) -> u64 {

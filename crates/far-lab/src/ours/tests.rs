@@ -19,7 +19,7 @@ fn trace(steps: &[(u64, u8)]) -> Trace {
 }
 
 #[test]
-fn with_room_for_all_nothing_is_fetched() {
+fn nothing_is_fetched_when_all_fits() {
     let steps: Vec<(u64, u8)> = (0..20_000u64).map(|at| (at * 7919 % 3000, 1)).collect();
     for options in [Options::plain(0), Options::AUTO] {
         let outcome = simulate(&trace(&steps), 8192, options, &Costs::default());
@@ -28,7 +28,7 @@ fn with_room_for_all_nothing_is_fetched() {
 }
 
 #[test]
-fn a_hot_set_stays_where_others_pass() {
+fn hot_set_stays_while_others_pass() {
     // Two of three touches go to 200 hot pages, the others to 6,000 in turn.
     let steps: Vec<(u64, u8)> = (0..60_000u64)
         .map(|at| if at % 3 == 0 { (1000 + at / 3 % 6000, 1) } else { (at * 7919 % 200, 1) })
@@ -53,7 +53,7 @@ fn a_stream_is_fetched_ahead() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(600))]
     #[test]
-    fn accounts_hold_whatever_the_program_does(
+    fn accounting_holds_for_any_program(
         capacity in 2048usize..4000,
         steps in proptest::collection::vec((0u64..4096, 0u64..300, 0u8..40), 1..4000),
         order in 0u8..11,
@@ -78,10 +78,10 @@ proptest! {
 
 impl Ours<'_> {
     /// Runs, and checks the accounts at the end.
-    fn checked(mut self) -> Outcome {
+    fn checked(mut self) -> PolicyOutcome {
         for step in &self.trace.steps {
             let page = step.page() as usize;
-            if step.what() == What::Discard {
+            if step.what() == StepKind::Discard {
                 self.discard(page);
                 continue;
             }

@@ -3,7 +3,7 @@
 use std::collections::BinaryHeap;
 
 use super::Policy;
-use crate::trace::{Trace, What};
+use crate::trace::{StepKind, Trace};
 
 /// A step that never occurs.
 const NEVER: u32 = u32::MAX;
@@ -28,7 +28,7 @@ impl Belady {
         for (at, step) in trace.steps.iter().enumerate().rev() {
             let page = step.page() as usize;
             next[at] = soonest[page];
-            soonest[page] = if step.what() == What::Discard { NEVER } else { at as u32 };
+            soonest[page] = if step.what() == StepKind::Discard { NEVER } else { at as u32 };
         }
         Belady { next, wanted: vec![ABSENT; trace.arena_pages], latest: BinaryHeap::new() }
     }

@@ -8,8 +8,8 @@ mod recency;
 #[cfg(test)]
 mod tests;
 
-use crate::costs::{Costs, Outcome};
-use crate::trace::{Trace, What};
+use crate::costs::{Costs, PolicyOutcome};
+use crate::trace::{StepKind, Trace};
 
 pub use adaptive::Arc;
 pub use belady::Belady;
@@ -70,7 +70,7 @@ impl Kind {
     }
 
     /// Runs a trace with room for `capacity` pages.
-    pub fn simulate(self, trace: &Trace, capacity: usize, costs: &Costs) -> Outcome {
+    pub fn simulate(self, trace: &Trace, capacity: usize, costs: &Costs) -> PolicyOutcome {
         let pages = trace.arena_pages;
         match self {
             Kind::Belady => simulate(trace, capacity, &mut Belady::new(trace), costs),
@@ -97,14 +97,14 @@ pub fn simulate(
     capacity: usize,
     policy: &mut impl Policy,
     costs: &Costs,
-) -> Outcome {
+) -> PolicyOutcome {
     let capacity = capacity.max(1);
     let mut state = vec![0u8; trace.arena_pages];
-    let (mut there, mut outcome) = (0, Outcome::default());
+    let (mut there, mut outcome) = (0, PolicyOutcome::default());
     for (at, step) in trace.steps.iter().enumerate() {
         let (page, what) = (step.page(), step.what());
         let before = state[page as usize];
-        if what == What::Discard {
+        if what == StepKind::Discard {
             if before & THERE != 0 {
                 policy.forget(page);
                 there -= 1;
@@ -112,7 +112,7 @@ pub fn simulate(
             state[page as usize] = 0;
             continue;
         }
-        let dirty = if what == What::Write { DIRTY } else { 0 };
+        let dirty = if what == StepKind::Write { DIRTY } else { 0 };
         if before & THERE != 0 {
             policy.hit(at, page);
             state[page as usize] |= dirty;

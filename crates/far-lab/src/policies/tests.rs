@@ -243,7 +243,7 @@ fn best(there: &std::collections::BTreeSet<u64>, capacity: usize, steps: &[(u64,
 }
 
 #[test]
-fn worked_by_hand() {
+fn outcomes_match_hand_calculation() {
     // Belady's anomaly: FIFO misses more with four pages than with three.
     let pages = [1, 2, 3, 4, 1, 2, 5, 1, 2, 3, 4, 5];
     assert_eq!((faults(Kind::Fifo, 3, &pages), faults(Kind::Fifo, 4, &pages)), (9, 10));
@@ -259,7 +259,7 @@ fn worked_by_hand() {
 }
 
 #[test]
-fn what_was_never_written_is_not_fetched_and_what_was_is_written_once() {
+fn unwritten_pages_are_dropped_and_dirty_written_once() {
     let steps = [(0, 9), (1, 9), (0, 9), (2, 1), (3, 9), (4, 9), (2, 9), (5, 9), (6, 9)];
     let outcome = Kind::Lru.simulate(&trace(&steps), 2, &Costs::default());
     assert_eq!(
@@ -277,7 +277,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn fast_policies_do_what_slow_ones_do(
+    fn fast_policies_match_naive_ones(
         capacity in 1usize..24,
         steps in proptest::collection::vec((0u64..48, 0u64..12, 0u8..40), 1..1200),
     ) {
@@ -305,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn the_optimum_is_what_trying_everything_finds(
+    fn optimum_matches_exhaustive_search(
         capacity in 1usize..4,
         steps in proptest::collection::vec((0u64..6, 0u8..12), 1..14),
     ) {
