@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_holds_for_its_side_its_nonces_and_its_key_only() {
+    fn proof_is_bound_to_side_nonces_and_key() {
         let key = Key::from_file_content(b"0123456789abcdef\n").unwrap();
         let other = Key::from_file_content(b"0123456789abcdeF\n").unwrap();
         let proof = key.prove(Side::Client, 1, &[1; 32], &[2; 32]);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_easily_guessed_are_refused() {
+    fn weak_keys_are_refused() {
         assert_eq!(Key::from_file_content(b"secret\n").unwrap_err(), KeyError::TooShort(6));
         assert_eq!(Key::from_file_content(&[b'x'; 5000]).unwrap_err(), KeyError::TooLong(5000));
     }

@@ -189,14 +189,14 @@ mod tests {
     }
 
     #[test]
-    fn a_header_reads_back_as_it_was_written() {
+    fn header_round_trips() {
         let header = read_header();
         assert_eq!(Header::decode(&header.encode()), Ok(header));
     }
 
     /// Programs and servers of different builds communicate: these bytes never change.
     #[test]
-    fn the_bytes_of_a_header_are_what_they_always_were() {
+    fn header_bytes_never_change() {
         let golden = [
             0x48, 0x49, 0x52, 0x4f, 0x01, 0x00, 0x0c, 0x00, 0x07, 0, 0, 0, 0, 0, 0, 0, //
             0, 0, 0, 0, 0, 0x01, 0, 0, 0x00, 0x20, 0, 0, 0x58, 0x95, 0xfc, 0x75,
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_lengths_are_refused() {
+    fn invalid_lengths_are_refused() {
         for (kind, len) in [
             (Kind::Read, 0),
             (Kind::Read, u32::MAX),
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_and_unknown_kinds_are_named() {
+    fn other_versions_and_unknown_kinds_are_named() {
         let bytes = Header { version: 9, ..read_header() }.encode();
         assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 1 }));
         let mut bytes = read_header().encode();

@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_ready_after_a_greeting_in_pieces_of_any_size() {
+    fn greeting_completes_in_pieces_of_any_size() {
         for piece in [1, 7, 32, 33, 1000] {
             for keys in [None, key("0123456789abcdef")] {
                 let (client, server) = greet(keys.clone(), keys, piece).unwrap();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_missing_or_wrong_on_either_side_ends_the_greeting() {
+    fn missing_or_wrong_key_ends_the_greeting() {
         let (right, wrong) = (key("0123456789abcdef"), key("0123456789abcdeX"));
         let fails = |client: &Option<Key>, server: &Option<Key>| {
             greet(client.clone(), server.clone(), 64).err()
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_cannot_prove_itself_is_not_trusted() {
+    fn server_without_valid_proof_is_not_trusted() {
         let (mut client, _) = ClientSession::start(key("0123456789abcdef"), [1; 32]);
         let mut bytes = Vec::new();
         Message::Challenge { version: 1, key_needed: true, nonce: [2; 32] }
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_without_a_common_version_is_told_both_ranges() {
+    fn version_mismatch_reports_both_ranges() {
         let mut server = ServerSession::new(None, [2; 32]);
         let mut hello = Vec::new();
         Message::Hello { min: 2, max: 9, nonce: [1; 32] }.encode(1, 0, &mut hello);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_gets_no_further_than_a_header_of_anything_but_a_greeting() {
+    fn unauthenticated_peer_is_cut_off_after_first_header() {
         for message in [
             Message::Read { addr: 0, len: 4096 },
             Message::Write { addr: 0, len: CHUNK as u32 },
@@ -328,7 +328,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_frame_reads_back_as_it_was_written(message in messages(), id: u64, piece in 1usize..100) {
+        fn frame_round_trips(message in messages(), id: u64, piece in 1usize..100) {
             let mut bytes = Vec::new();
             message.encode(1, id, &mut bytes);
             let mut inbound = Inbound::new();
@@ -347,7 +347,7 @@ mod tests {
         }
 
         #[test]
-        fn byte_soup_never_hurts_either_end(soup in proptest::collection::vec(any::<u8>(), 0..600), known: bool) {
+        fn arbitrary_bytes_never_crash_either_end(soup in proptest::collection::vec(any::<u8>(), 0..600), known: bool) {
             for keys in [None, key("0123456789abcdef")] {
                 let (mut client, mut server) = if known {
                     greet(keys.clone(), keys, 64).unwrap()
@@ -363,7 +363,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_conversation_never_hurts_either_end(
+        fn damaged_conversation_never_crashes_either_end(
             messages in proptest::collection::vec(messages(), 1..8),
             flip in any::<(u16, u8)>(),
             cut: u16,
