@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_advice() {
+    fn invalid_options_are_refused_with_advice() {
         let options = ServeOptions { listen: "127.0.0.1:0".into(), ..ServeOptions::default() };
         let text = refused(ServeOptions { memory_bytes: 1 << 60, ..options.clone() });
         assert!(text.contains("more than this machine has"), "{text}");
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_a_key_is_needed() {
+    fn key_is_required_beyond_loopback() {
         let options = ServeOptions { listen: "0.0.0.0:0".into(), ..ServeOptions::default() };
         let text = refused(options.clone());
         assert!(text.contains("--key-file"), "{text}");

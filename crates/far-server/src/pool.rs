@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_more_chunks_are_lent_than_there_are() {
+    fn pool_never_lends_more_chunks_than_it_has() {
         let pool = Pool::new(4).unwrap();
         assert_eq!(pool.reserve(10), 2);
         let first = [pool.take(1, true).unwrap(), pool.take(1, true).unwrap()];
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_are_made_ready_are_lent_like_all_others() {
+    fn prepared_chunks_are_lent_like_others() {
         let (pool, stopping) = (Pool::new(2 * READY_CHUNKS).unwrap(), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| pool.keep_ready(&stopping));
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_never_sees_what_another_one_left() {
+    fn session_never_sees_data_of_another() {
         use std::io::{Read, Write};
         use std::os::fd::AsFd;
         let pool = Pool::new(1).unwrap();

@@ -136,7 +136,7 @@ fn still_serves(server: &ServerHandle) {
 }
 
 #[test]
-fn garbage_is_answered_with_a_reason_and_the_end_of_the_connection() {
+fn malformed_input_gets_reason_and_disconnect() {
     let server = server(8 << 20);
     let hello = |version: u16| {
         Header { version, kind: Kind::Hello, id: 0, addr: 0, len: 36 }.encode().to_vec()
@@ -172,7 +172,7 @@ fn garbage_is_answered_with_a_reason_and_the_end_of_the_connection() {
 }
 
 #[test]
-fn frames_that_are_cut_off_leave_nothing_behind() {
+fn truncated_frames_leave_nothing_behind() {
     let server = server(8 << 20);
     for cut in [0, 1, 31, HEADER_BYTES, HEADER_BYTES + 1000] {
         let (mut peer, _) = Peer::new_session(&server);
@@ -190,7 +190,7 @@ fn frames_that_are_cut_off_leave_nothing_behind() {
 }
 
 #[test]
-fn absurd_addresses_are_errors_and_the_connection_goes_on() {
+fn invalid_addresses_keep_the_connection_open() {
     let server = server(8 << 20);
     let (mut peer, _) = Peer::new_session(&server);
     assert_eq!(peer.read(0, 4096), Err(ErrorCode::BadAddress));
@@ -214,7 +214,7 @@ fn absurd_addresses_are_errors_and_the_connection_goes_on() {
 }
 
 #[test]
-fn the_memory_bound_is_strict_and_reservations_are_kept() {
+fn memory_bound_is_strict_and_reservations_hold() {
     let server = server(4 * CHUNK as u64);
     let (mut first, _) = Peer::new_session(&server);
     let granted = first.ask(&Message::Reserve { chunks: u32::MAX }, &[]);
@@ -238,7 +238,7 @@ fn the_memory_bound_is_strict_and_reservations_are_kept() {
 }
 
 #[test]
-fn what_each_client_has_is_counted_and_freed_when_it_goes() {
+fn client_usage_is_counted_and_freed_on_disconnect() {
     let server = server(64 << 20);
     let (mut first, _) = Peer::new_session(&server);
     let (mut second, _) = Peer::new_session(&server);
@@ -266,7 +266,7 @@ fn what_each_client_has_is_counted_and_freed_when_it_goes() {
 }
 
 #[test]
-fn a_connection_for_reads_may_not_write() {
+fn read_connection_cannot_write() {
     let server = server(8 << 20);
     let (mut peer, _) = Peer::open(&server, SessionToken::NEW, 1, Purpose::Read);
     let answer = peer.ask(&Message::Write { addr: 0, len: 4096 }, &[]);
@@ -275,7 +275,7 @@ fn a_connection_for_reads_may_not_write() {
 }
 
 #[test]
-fn a_lane_that_is_opened_again_ends_the_older_connection() {
+fn reopened_lane_closes_the_older_connection() {
     let server = server(8 << 20);
     let (mut old, token) = Peer::new_session(&server);
     old.write(0, &[1; 4096]).unwrap();
@@ -294,7 +294,7 @@ fn a_lane_that_is_opened_again_ends_the_older_connection() {
 }
 
 #[test]
-fn a_session_that_is_gone_or_guessed_cannot_be_joined() {
+fn ended_or_guessed_session_cannot_be_joined() {
     let server = server(8 << 20);
     let (mut peer, token) = Peer::new_session(&server);
     let (_, guessed) = Peer::open(&server, SessionToken([7; 16]), 2, Purpose::Read);
@@ -306,7 +306,7 @@ fn a_session_that_is_gone_or_guessed_cannot_be_joined() {
 }
 
 #[test]
-fn a_key_is_asked_for_before_anything_else() {
+fn key_is_requested_before_anything_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("key");
     std::fs::write(&path, "0123456789abcdef0123\n").unwrap();
@@ -340,7 +340,7 @@ fn a_key_is_asked_for_before_anything_else() {
 }
 
 #[test]
-fn memory_that_a_child_attached_outlives_its_owner() {
+fn memory_attached_by_child_outlives_its_owner() {
     let server = server(8 << 20);
     let (mut parent, token) = Peer::new_session(&server);
     parent.write(4096, &[5; 4096]).unwrap();
@@ -358,7 +358,7 @@ fn memory_that_a_child_attached_outlives_its_owner() {
 }
 
 #[test]
-fn a_child_keeps_reading_after_its_parent_has_gone_and_cannot_write_there() {
+fn child_reads_but_cannot_write_after_parent_exits() {
     let options = ServeOptions {
         listen: "127.0.0.1:0".into(),
         memory_bytes: 8 << 20,
@@ -381,7 +381,7 @@ fn a_child_keeps_reading_after_its_parent_has_gone_and_cannot_write_there() {
 }
 
 #[test]
-fn strangers_cannot_use_up_the_server() {
+fn unauthenticated_connections_cannot_exhaust_the_server() {
     let server = server(8 << 20);
     let silent: Vec<_> = (0..80).map(|_| dial(&server)).collect();
     drop(silent);
