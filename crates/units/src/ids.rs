@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_gives_back_what_it_was_made_from() {
+    fn block_id_round_trips() {
         let sector = BlockId::new(512 * 7 + 6, 1);
         assert_eq!((sector.page(), sector.order(), sector.bytes()), (512 * 7 + 6, 1, 8192));
         assert_eq!((sector.extent_no(), sector.page_in_extent()), (ExtentNo(7), 6));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_sizes_are_refused_with_a_reason() {
+    fn invalid_sizes_are_refused_with_a_reason() {
         use ParseSizeError::*;
         assert!(matches!("0".parse::<SizeSpec>(), Err(NotPositive(_))));
         assert!(matches!("-1".parse::<SizeSpec>(), Err(NotPositive(_))));

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused_with_what_would_be() {
+    fn invalid_times_are_refused_with_an_example() {
         for text in ["", "s", ".", " ", "-1s", "1.5.5s", "one hour", "5 parsecs", "\u{ff13}0s"] {
             let error = parse_time(text).unwrap_err();
             assert_eq!(error, ParseTimeError::Malformed(text.to_owned()));
