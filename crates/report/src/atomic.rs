@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_not_published_leaves_the_old_one_and_nothing_else() {
+    fn unpublished_file_leaves_old_one_untouched() {
         let directory = tempfile::tempdir().unwrap();
         let target = directory.path().join("result");
         write_atomically(&target, b"old").unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_run_left_is_removed_when_it_is_old_enough() {
+    fn old_unfinished_files_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join(format!("{UNFINISHED}x")), b"half").unwrap();
         fs::write(directory.path().join("result"), b"whole").unwrap();
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_whether_a_file_can_be_written_changes_nothing() {
+    fn writability_check_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("report.json");
         check_writable(&path).unwrap();

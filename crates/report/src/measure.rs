@@ -290,14 +290,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_of_medians_and_its_spread_of_pairs() {
+    fn ratio_uses_medians_and_paired_spread() {
         let ratio = Spread::of_ratio(&[10.0, 12.0, 14.0], &[5.0, 6.0, 4.0]).unwrap();
         assert_eq!((ratio.median, ratio.min, ratio.max, ratio.n), (2.4, 2.0, 3.5, 3));
         assert_eq!(Spread::of_ratio(&[1.0], &[]), None);
     }
 
     #[test]
-    fn a_figure_is_met_on_the_good_side_of_its_goal() {
+    fn goal_is_met_on_its_better_side() {
         let measure = |better| Measure::new("x", "x", "", better).must(0.9).aim(1.0);
         let of = |value: f64| Spread::of(&[value]);
         assert_eq!(
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_the_agreed_names_and_leaves_out_what_is_not_known() {
+    fn json_uses_agreed_names_and_omits_unknown() {
         let full = Measure::new("seq", "Sequential", "GB/s", Better::Higher)
             .paper_number(0.603)
             .must(0.9)

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_linear_axis_starts_at_zero_and_ends_at_a_round_number() {
+    fn linear_axis_spans_zero_to_round_number() {
         let scale = Scale::linear([3.1, 0.4].into_iter());
         assert_eq!(scale.ticks, vec![0.0, 1.0, 2.0, 3.0, 4.0]);
         assert_eq!(
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_logarithmic_axis_puts_equal_ratios_at_equal_distances() {
+    fn log_axis_spaces_equal_ratios_equally() {
         let scale = Scale::log([1.0, 100.0].into_iter());
         assert_eq!((scale.ticks.first(), scale.ticks.last()), (Some(&1.0), Some(&100.0)));
         assert!((scale.position(10.0) - 0.5).abs() < 1e-9);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_of_odd_data_have_at_least_two_ticks() {
+    fn axes_of_degenerate_data_have_two_ticks() {
         for values in [vec![], vec![0.0], vec![5.0], vec![f64::NAN], vec![1.0, 1.0]] {
             for scale in [Scale::linear(values.iter().copied()), Scale::log(values.iter().copied())]
             {

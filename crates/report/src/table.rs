@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_line_up_with_numbers_to_the_right() {
+    fn columns_align_with_numbers_right() {
         let expected = "\
 Reading
 what              speed  paper
@@ -236,7 +236,7 @@ swap file <disk>   0.12   58.9
     }
 
     #[test]
-    fn markdown_has_a_line_for_each_row_and_no_cell_too_many() {
+    fn markdown_has_one_line_per_row() {
         let mut table = sample();
         table.row(["a|b"]);
         let expected = "\
@@ -253,7 +253,7 @@ medians of 3
     }
 
     #[test]
-    fn html_shows_what_the_caller_wrote_and_not_what_it_might_mean() {
+    fn html_escapes_cell_text() {
         let html = sample().to_html();
         assert!(html.contains("swap file &lt;disk&gt;") && !html.contains("<disk>"));
         assert_eq!(html.matches("<tr>").count(), 4);
@@ -266,7 +266,7 @@ medians of 3
     }
 
     #[test]
-    fn csv_has_units_in_its_heading_and_quotes_commas() {
+    fn csv_heading_has_units_and_commas_are_quoted() {
         let mut table = Table::new("t").text("policy").number("response", "ms");
         table.row(["nearest, on demand", "1.23"]);
         assert_eq!(table.to_csv(), "policy,response (ms)\n\"nearest, on demand\",1.23\n");

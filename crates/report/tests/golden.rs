@@ -110,17 +110,17 @@ fn report() -> Report {
 }
 
 #[test]
-fn the_text_is_as_it_was() {
+fn text_matches_golden_file() {
     compare("report.txt", &report().to_text());
 }
 
 #[test]
-fn the_json_is_as_it_was() {
+fn json_matches_golden_file() {
     compare("report.json", &report().to_json());
 }
 
 #[test]
-fn the_page_is_as_it_was() {
+fn page_matches_golden_file() {
     compare("report.html", &report().to_html());
 }
 
@@ -133,7 +133,7 @@ fn the_page_refers_to_nothing_outside_itself() {
 }
 
 #[test]
-fn every_plot_of_a_report_is_on_its_page_and_balanced() {
+fn page_contains_every_plot_with_balanced_tags() {
     let page = report().to_html();
     assert_eq!((page.matches("<svg").count(), page.matches("</svg>").count()), (2, 2));
     assert!(!page.contains("NaN"), "a value that is not a number has no place in a drawing");
