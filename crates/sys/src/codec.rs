@@ -204,7 +204,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_packed_comes_back(words in proptest::collection::vec(0u8..9, 1..PIECE_BYTES_MAX), noise in any::<bool>()) {
+        fn packed_content_round_trips(words in proptest::collection::vec(0u8..9, 1..PIECE_BYTES_MAX), noise in any::<bool>()) {
             let piece: Vec<u8> =
                 words.iter().enumerate().map(|(at, word)| if noise { (at as u8).wrapping_mul(167) ^ word } else { *word }).collect();
             let mut packed = vec![0; packed_bytes_max(piece.len())];
@@ -223,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn damage_is_found_or_changes_bytes_only(packed in proptest::collection::vec(any::<u8>(), 0..300), len in 0usize..5000) {
+        fn damage_is_detected_or_changes_only_bytes(packed in proptest::collection::vec(any::<u8>(), 0..300), len in 0usize..5000) {
             let mut piece = vec![0; len];
             prop_assert!(lz4_unpack(&packed, &mut piece).is_none_or(|unpacked| unpacked <= len));
             prop_assert!(ZstdDecoder::new().unpack(&packed, &mut piece).is_none_or(|unpacked| unpacked <= len));

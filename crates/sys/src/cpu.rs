@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_is_found_where_it_was_tied() {
+    fn pinned_thread_runs_on_its_cpu() {
         let allowed = Cpus::of_this_thread().unwrap();
         let cpu = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.0.is_set(cpu)).unwrap();
         assert_eq!(allowed.without(cpu).count(), allowed.count() - 1);

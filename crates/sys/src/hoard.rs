@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_is_crumbled_one_page_stays() {
+    fn one_page_of_each_split_block_stays() {
         let mut hoard = Hoard::new(4).unwrap();
         match (0..2).map(|slot| hoard.take_huge(slot)).collect::<io::Result<Vec<bool>>>() {
             Ok(huge) if huge == [true, true] => {}

@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_arena_is_aligned_and_its_extents_come_and_go() {
+    fn arena_is_aligned_and_populates_and_releases_extents() {
         let arena = HugeArena::new(3 * EXTENT).unwrap();
         assert_eq!(arena.base() % EXTENT, 0);
         // Whether the kernel has a huge page does not matter here; the memory is populated either
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_spare_page_is_kept_for_a_moment_only() {
+    fn spare_page_is_released_after_use() {
         let spare = SparePage::new().unwrap();
         spare.make_ready();
         spare.make_ready();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_in_which_two_mappings_meet_is_not_called_huge() {
+    fn range_spanning_two_mappings_is_not_huge() {
         let arena = HugeArena::new(3 * EXTENT).unwrap();
         let middle = arena.base() + EXTENT;
         if arena.backing() == Backing::Reserved || !arena.populate(1).unwrap() {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_that_cannot_be_is_refused_and_so_is_collapsing_what_is_not_mapped() {
+    fn oversized_arena_and_unmapped_collapse_are_refused() {
         assert!(HugeArena::new(usize::MAX / EXTENT * EXTENT).is_err());
         assert!(collapse(0, EXTENT).is_err());
         assert!(collapse(usize::MAX - EXTENT + 1, EXTENT).is_err());

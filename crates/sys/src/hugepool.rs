@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_comes_in_goes_out_and_is_zero_after_a_discard() {
+    fn pool_content_round_trips_and_discard_zeroes() {
         let pool = HugePool::new(2 * EXTENT).unwrap();
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"hall and tail").unwrap();

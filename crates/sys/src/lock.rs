@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_lock_stays_held_until_it_is_let_go() {
+    fn held_lock_excludes_others_until_resumed() {
         let lock = Arc::new(Lock::new((0, 0)));
         Lock::hold(lock.lock());
         let other = lock.clone();
@@ -315,7 +315,7 @@ mod models {
     }
 
     #[test]
-    fn one_holds_it_and_nobody_sleeps_for_ever() {
+    fn one_holder_and_no_lost_wakeup() {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(3);
         model.check(|| {
@@ -331,7 +331,7 @@ mod models {
     }
 
     #[test]
-    fn a_lock_that_is_held_over_a_fork_is_let_go_to_one_who_waits() {
+    fn lock_held_over_fork_passes_to_waiter() {
         loom::model(|| {
             let lock = Arc::new(Lock::new(0_u64));
             Lock::hold(lock.lock());
@@ -346,7 +346,7 @@ mod models {
     }
 
     #[test]
-    fn no_ring_is_lost() {
+    fn no_wakeup_is_lost() {
         loom::model(|| {
             let bell = Arc::new(Bell::default());
             let work = Arc::new(AtomicU32::new(0));

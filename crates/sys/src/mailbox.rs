@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_gets_the_answer_to_what_he_asked() {
+    fn each_caller_gets_its_own_answer() {
         let mailbox = Arc::new(Mailbox::<u64, u64>::default());
         let stop = Arc::new(AtomicBool::new(false));
         let (served, ended) = (mailbox.clone(), stop.clone());

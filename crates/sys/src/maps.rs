@@ -81,7 +81,7 @@ mod tests {
     use crate::vm::{Access, Reservation};
 
     #[test]
-    fn both_ways_tell_the_same() {
+    fn both_methods_agree() {
         let memory = Reservation::new(4 * 4096, 4096, Access::ReadWrite).unwrap();
         memory.protect(memory.base() + 4096, 4096, libc::PROT_READ).unwrap();
         memory.protect(memory.base() + 8192, 4096, libc::PROT_NONE).unwrap();

@@ -246,7 +246,7 @@ mod tests {
 
     // One test: the disposition of a signal belongs to the whole process.
     #[test]
-    fn values_arrive_also_those_that_came_while_the_signal_was_blocked() {
+    fn values_sent_while_signal_blocked_are_delivered() {
         let signal = realtime_signals().0 + 9;
         let us = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
         let nothing = eventfd(0, EventfdFlags::CLOEXEC).unwrap();

@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_started_meanwhile_blocks_signals_and_its_parent_does_not() {
+    fn spawned_thread_blocks_signals_but_parent_does_not() {
         let before = mask();
         let child = blocked(|| std::thread::spawn(mask)).join().unwrap();
         for signal in [libc::SIGTERM, libc::SIGALRM, libc::SIGUSR1, libc::SIGPROF] {

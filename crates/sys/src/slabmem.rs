@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_back_at_every_length() {
+    fn writes_round_trip_at_every_length() {
         let memory = SlabMemory::reserve(4096).unwrap();
         let content: Vec<u8> = (1..=40).collect();
         for len in 0..=content.len() {
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn released_memory_is_zero_and_its_neighbours_are_not() {
+    fn release_zeroes_only_the_released_range() {
         let memory = SlabMemory::reserve(3 * 4096).unwrap();
         memory.write(0, &[7; 3 * 4096]);
         memory.release(4096, 4096).unwrap();
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "range")]
-    fn bytes_beyond_the_end_are_refused() {
+    fn access_beyond_the_end_is_refused() {
         SlabMemory::reserve(4096).unwrap().write(4088, &[0; 16]);
     }
 }

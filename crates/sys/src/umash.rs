@@ -37,14 +37,14 @@ mod tests {
 
     /// The library's own example (`umash-sys`, test_example_case).
     #[test]
-    fn it_is_the_function_of_the_library() {
+    fn hash_matches_the_reference_library() {
         let mut key = [0; 32];
         key[..15].copy_from_slice(b"hello example.c");
         assert_eq!(Umash::derive(0, &key).hash(b"the quick brown fox"), 0x398c_5bb5_cc11_3d03);
     }
 
     #[test]
-    fn every_byte_and_the_number_of_the_function_count() {
+    fn hash_depends_on_every_byte_and_function_number() {
         let first = Umash::derive(0, &[3; 32]);
         let mut bytes = vec![7u8; 4096];
         let hash = first.hash(&bytes);

@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn many_pieces_of_one_buffer_go_out_and_come_back_through_a_small_ring() {
+    fn many_pieces_round_trip_through_a_small_ring() {
         let Some(mut ring) = ring(4) else { return };
         let file = file(1 << 20);
         // Every other page, last page first.
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_file_is_an_error_and_the_buffer_comes_back() {
+    fn end_of_file_fails_and_returns_the_buffer() {
         let Some(mut ring) = ring(4) else { return };
         let file = file(6000);
         ring.start(
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn dropping_a_ring_waits_for_what_is_under_way() {
+    fn dropping_a_ring_waits_for_pending_requests() {
         let Some(mut ring) = ring(8) else { return };
         let file = file(1 << 20);
         for token in 0..32 {

@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_is_the_same() {
+    fn vector_and_scalar_results_agree() {
         let words: Vec<u64> =
             (0..1000u64).map(|at| at.wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect();
         assert_eq!(widest(Ones(&words)), Ones(&words).work());

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_added_up() {
+    fn written_values_are_read_and_summed() {
         let region = Region::map(64 * PAGE).unwrap();
         region.write(8, &[1, 2, 3, u64::MAX]);
         assert_eq!((region.read(16), region.read(0)), (2, 0));
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_mapped_writable_pages_are_adopted() {
+    fn only_whole_writable_pages_are_adopted() {
         let region = Region::map(4 * PAGE).unwrap();
         region.write(0, &[7]);
         let addr = region.start.as_ptr().expose_provenance();

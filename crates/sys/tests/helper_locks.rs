@@ -35,7 +35,7 @@ fn in_helper<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> T 
 }
 
 #[test]
-fn a_helper_leaves_the_locks_of_the_c_library_usable() {
+fn helper_leaves_libc_locks_usable() {
     assert!(helper::is_possible(), "no helper on this machine");
     helper::prepare().expect("rooms for threads");
     let locks: &'static mut Locks = Box::leak(Box::new(Locks {

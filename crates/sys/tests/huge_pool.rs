@@ -9,7 +9,7 @@ use hiroma_units::EXTENT;
 use pool::Pool;
 
 #[test]
-fn when_the_reserved_pool_is_full_an_arena_takes_other_memory() {
+fn arena_falls_back_when_reserved_pool_is_full() {
     let Some(pool) = Pool::with(4) else { return };
     let wanted = pool.len();
     let mut arenas = Vec::new();

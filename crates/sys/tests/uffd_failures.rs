@@ -148,7 +148,7 @@ fn next_message(uffd: &Uffd) -> Message {
 // ------------------------------------------------------------------------------
 
 #[test]
-fn filling_a_page_that_is_there_already_says_that_it_exists() {
+fn filling_a_present_page_returns_exists() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     for (name, fill) in scene.fillers() {
         scene.present(3);
@@ -159,7 +159,7 @@ fn filling_a_page_that_is_there_already_says_that_it_exists() {
 }
 
 #[test]
-fn filling_stops_before_the_first_page_that_is_there_and_says_how_far_it_got() {
+fn filling_stops_at_first_present_page() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     for (name, fill) in scene.fillers() {
         scene.present(2);
@@ -172,7 +172,7 @@ fn filling_stops_before_the_first_page_that_is_there_and_says_how_far_it_got() {
 }
 
 #[test]
-fn filling_what_is_not_mapped_says_that_there_is_nothing() {
+fn filling_an_unmapped_range_returns_not_there() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     let hole = reservation();
     let gone = hole.base();
@@ -197,7 +197,7 @@ fn filling_what_is_not_mapped_says_that_there_is_nothing() {
 }
 
 #[test]
-fn filling_what_nobody_watches_is_refused() {
+fn filling_an_unregistered_range_is_refused() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     let stranger = reservation();
     let refused = |name: &str, outcome: Outcome, stop: Stop| {
@@ -222,7 +222,7 @@ fn filling_what_nobody_watches_is_refused() {
 }
 
 #[test]
-fn ranges_that_are_no_whole_pages_are_invalid() {
+fn unaligned_ranges_are_invalid() {
     let Some(scene) = scene(Features::default(), Watch::MissingAndWriteProtect) else { return };
     let (dst, src) = (scene.dst(0), scene.src(0));
     let invalid = stopped(0, Stop::Invalid);
@@ -257,7 +257,7 @@ fn ranges_that_are_no_whole_pages_are_invalid() {
 }
 
 #[test]
-fn a_copy_from_memory_that_cannot_be_read_is_refused_where_it_begins() {
+fn copy_from_unreadable_memory_fails_with_fault() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     scene.near.protect(scene.src(2), PAGE, libc::PROT_NONE).unwrap();
     assert_eq!(scene.copy(0, 4), stopped(2, Stop::Again));
@@ -268,7 +268,7 @@ fn a_copy_from_memory_that_cannot_be_read_is_refused_where_it_begins() {
 }
 
 #[test]
-fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_is() {
+fn pending_event_blocks_filling_until_read() {
     let Some(scene) = scene(Features::EVENT_REMOVE, Watch::MissingAndWriteProtect) else { return };
     for (name, fill) in scene.fillers() {
         thread::scope(|scope| {
@@ -310,7 +310,7 @@ fn while_an_event_waits_to_be_read_nothing_is_filled_and_afterwards_everything_i
 // ------------------------------------------------------------------------------
 
 #[test]
-fn a_move_of_what_is_not_there_stops_at_the_hole_unless_holes_are_allowed() {
+fn move_stops_at_holes_unless_allowed() {
     let Some(scene) = with_move(Watch::Missing) else { return };
     scene.near.advise(scene.src(2), PAGE, Advise::Drop).unwrap();
     assert_eq!(scene.move_in(0, 5), stopped(2, Stop::Again));
@@ -321,7 +321,7 @@ fn a_move_of_what_is_not_there_stops_at_the_hole_unless_holes_are_allowed() {
 }
 
 #[test]
-fn pages_that_have_moved_already_count_as_moved() {
+fn already_moved_pages_count_as_moved() {
     // When memory is short, Linux 6.18 moves pages without counting them, and then fails because
     // they are present. Here they are moved explicitly.
     let Some(scene) = with_move(Watch::Missing) else { return };
@@ -337,7 +337,7 @@ fn pages_that_have_moved_already_count_as_moved() {
 }
 
 #[test]
-fn a_move_between_other_protections_or_kinds_of_memory_is_invalid() {
+fn move_between_incompatible_mappings_is_invalid() {
     let Some(scene) = with_move(Watch::Missing) else { return };
     scene.near.protect(scene.near.base(), PAGE, libc::PROT_READ).unwrap();
     assert_eq!(scene.move_in(0, 1), stopped(0, Stop::Invalid), "source read-only");
@@ -355,7 +355,7 @@ fn a_move_between_other_protections_or_kinds_of_memory_is_invalid() {
 }
 
 #[test]
-fn a_move_of_pages_that_are_shared_since_a_fork_is_busy_until_they_were_written() {
+fn move_of_forked_pages_is_busy_until_written() {
     let Some(scene) = with_move(Watch::Missing) else { return };
     let child = Forked::waiting();
     assert_eq!(scene.move_in(0, 1), stopped(0, Stop::Busy));
@@ -369,7 +369,7 @@ fn a_move_of_pages_that_are_shared_since_a_fork_is_busy_until_they_were_written(
 }
 
 #[test]
-fn a_move_of_a_page_that_is_pinned_is_busy_until_it_is_let_go() {
+fn move_of_a_pinned_page_is_busy() {
     let Some(scene) = with_move(Watch::Missing) else { return };
     let ring = match io_uring::IoUring::new(2) {
         Ok(ring) => ring,
@@ -405,7 +405,7 @@ fn a_move_of_a_page_that_is_pinned_is_busy_until_it_is_let_go() {
 // ------------------------------------------------------------------------------
 
 #[test]
-fn protecting_what_is_not_watched_for_writes_or_not_mapped_says_that_there_is_nothing() {
+fn write_protecting_an_unregistered_range_returns_not_there() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     assert_eq!(scene.copy(0, 1), all_of(1));
     assert_eq!(
@@ -425,7 +425,7 @@ fn protecting_what_is_not_watched_for_writes_or_not_mapped_says_that_there_is_no
 }
 
 #[test]
-fn pages_for_a_range_that_is_not_watched_for_writes_cannot_come_write_protected() {
+fn write_protected_copy_needs_write_protect_registration() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     let outcome = scene.uffd.copy(scene.dst(0), scene.src(0), PAGE, true);
     assert_eq!(outcome, stopped(0, Stop::Invalid));
@@ -433,7 +433,7 @@ fn pages_for_a_range_that_is_not_watched_for_writes_cannot_come_write_protected(
 }
 
 #[test]
-fn a_writer_of_a_protected_page_waits_until_the_protection_is_lifted() {
+fn writer_waits_until_write_protection_is_lifted() {
     let Some(scene) = scene(Features::default(), Watch::MissingAndWriteProtect) else { return };
     assert_eq!(scene.uffd.copy(scene.dst(0), scene.src(0), PAGE, true), all_of(1));
     let addr = scene.dst(0);
@@ -458,7 +458,7 @@ fn a_writer_of_a_protected_page_waits_until_the_protection_is_lifted() {
 // ------------------------------------------------------------------------------
 
 #[test]
-fn a_feature_that_this_kernel_lacks_is_named() {
+fn missing_kernel_feature_is_named() {
     let Some(_scene) = scene(Features::default(), Watch::Missing) else { return };
     let offered = probe().unwrap();
     if offered.has(Features::MOVE) {
@@ -469,7 +469,7 @@ fn a_feature_that_this_kernel_lacks_is_named() {
 }
 
 #[test]
-fn what_another_descriptor_watches_is_busy_until_that_one_stops() {
+fn range_registered_elsewhere_is_busy_until_unregistered() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     let other = Uffd::open(Features::default()).unwrap();
     let error = other.register(scene.dst(4), PAGE, Watch::Missing).unwrap_err();
@@ -480,7 +480,7 @@ fn what_another_descriptor_watches_is_busy_until_that_one_stops() {
 }
 
 #[test]
-fn holes_and_files_cannot_be_watched() {
+fn holes_and_files_cannot_be_registered() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     let hole = reservation();
     let gone = hole.base();
@@ -497,8 +497,7 @@ fn holes_and_files_cannot_be_watched() {
 }
 
 #[test]
-fn a_thread_that_is_woken_without_its_page_faults_again_and_goes_on_with_zeros_once_nobody_watches()
-{
+fn woken_thread_refaults_until_range_is_unregistered() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     scene.uffd.wake(scene.dst(0), PAGES * PAGE);
     let addr = scene.dst(5);
@@ -516,7 +515,7 @@ fn a_thread_that_is_woken_without_its_page_faults_again_and_goes_on_with_zeros_o
 }
 
 #[test]
-fn a_quiet_copy_leaves_the_thread_asleep_until_it_is_woken() {
+fn quiet_copy_does_not_wake_the_thread() {
     let Some(scene) = scene(Features::default(), Watch::Missing) else { return };
     let addr = scene.dst(5);
     thread::scope(|scope| {
@@ -538,7 +537,7 @@ fn a_quiet_copy_leaves_the_thread_asleep_until_it_is_woken() {
 const DEAD_RESULTS: usize = 7;
 
 #[test]
-fn once_the_process_is_gone_every_ioctl_is_refused() {
+fn every_ioctl_fails_after_process_exit() {
     let Some(scene) = scene(Features::default(), Watch::MissingAndWriteProtect) else { return };
     drop(scene.uffd);
     let (mut results, to_test) = pipe();

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_and_the_system_call_agree() {
+    fn meminfo_and_sysinfo_agree() {
         assert_eq!(Limits::read().unwrap().machine.0 >> 20, super::machine().0 >> 20);
     }
 
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_on_the_way_up_counts_in_version_2() {
+    fn tightest_ancestor_limit_applies_in_cgroup_v2() {
         let limits = machine(&[
             ("proc/self/cgroup", "0::/user/job\n"),
             (
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn version_1_is_read_and_its_huge_number_is_no_limit() {
+    fn cgroup_v1_huge_number_means_no_limit() {
         let mount = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n";
         let file = "sys/fs/cgroup/memory/a/memory.limit_in_bytes";
         let groups = ("proc/self/cgroup", "4:memory:/a\n0::/\n");
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_outside_of_what_is_mounted_is_the_mount_point() {
+    fn group_outside_mount_maps_to_mount_point() {
         let limits = machine(&[
             ("proc/self/cgroup", "0::/docker/abc\n"),
             (

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_with_parentheses_and_spaces_hides_no_field() {
+    fn name_with_parentheses_and_spaces_is_parsed() {
         let text = "42 (a) b (c)) S 7 42 42 0 -1 4194560 1";
         assert_eq!(name(text), Some("a) b (c)"));
         assert_eq!(field(text, STATE), Some('S'));

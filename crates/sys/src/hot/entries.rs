@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_entry_says_whether_it_is_there_and_was_accessed() {
+    fn entries_report_present_and_accessed_bits() {
         let mut table = [0u64; ENTRIES];
         // All other bits of an entry are set.
         let others = !(PRESENT | ACCESSED | PROT_NONE | SPECIAL);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_are_read_the_same_with_and_without_vectors() {
+    fn vectorised_and_scalar_reads_agree() {
         let mut state = 1u64;
         for _ in 0..200 {
             let table: Table = std::array::from_fn(|_| {

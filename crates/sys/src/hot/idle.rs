@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_frame_is_in_one_stretch_and_no_stretch_is_longer_than_a_page(
+        fn each_frame_is_in_one_bounded_stretch(
             frames in prop::collection::btree_set(0u64..200_000, 0..400), per_word in prop::sample::select(vec![1u64, 64]), between in 0u64..9,
         ) {
             let frames: Vec<u64> = frames.into_iter().collect();
@@ -183,7 +183,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_marked_is_idle_and_nothing_else(marked in prop::collection::btree_set(0u64..40_000, 0..300)) {
+        fn only_marked_frames_are_idle(marked in prop::collection::btree_set(0u64..40_000, 0..300)) {
             let (_dir, idle) = stand_in(40_000);
             idle.mark(&marked.iter().copied().collect::<Vec<u64>>()).unwrap();
             let all: Vec<u64> = (0..40_000).collect();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn behind_the_last_frame_nothing_is_idle_and_no_flag_is_set() {
+    fn frames_beyond_the_last_are_not_idle() {
         let (_dir, idle) = stand_in(6400);
         let frames = [10, 6399, 6400, 1 << 30];
         assert_eq!(idle.flags(&frames).unwrap(), [10, 6399, 0, 0]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_that_is_missing_is_named() {
+    fn missing_file_is_named() {
         let error = IdleBitmap::open(Path::new("/nowhere/bitmap"), Path::new(FLAGS)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
         assert!(error.to_string().contains("/nowhere/bitmap"), "{error}");

@@ -232,7 +232,7 @@ mod tests {
     use crate::vm::{Access, Advise, Reservation, touch};
 
     #[test]
-    fn ranges_with_a_page_are_found_both_ways_and_none_twice() {
+    fn populated_ranges_are_found_once_by_both_methods() {
         const RANGES: usize = 2000;
         let memory = Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_was_only_read_takes_no_memory() {
+    fn read_only_page_takes_no_memory() {
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
         let region = crate::workload::Region::adopt(memory.base(), memory.len()).unwrap();

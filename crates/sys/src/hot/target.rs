@@ -179,7 +179,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn advice_is_cut_into_calls_that_the_kernel_takes_whole() {
+    fn advice_is_split_into_calls_within_kernel_limits() {
         let span = |start, len| Span { start, len };
         let lens = |spans: &[Span]| {
             calls(spans)
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_known_to_have_ended() {
+    fn exited_process_is_detected() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let target = Target::open(child.id()).unwrap();
         assert!(target.is_alive() && !target.is_ending());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_the_kernel_is_no_process() {
+    fn kernel_thread_is_not_a_process() {
         assert!(!is_kernel_thread(std::process::id()));
         assert!(!is_kernel_thread(u32::MAX));
         // In a container it is not.
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_on_nothing_is_refused_and_does_no_harm() {
+    fn advice_on_unmapped_range_is_refused_harmlessly() {
         let target = Target::open(std::process::id()).unwrap();
         let nowhere = Span { start: 0x1000, len: 0x1000 };
         assert!(target.advise(&[nowhere], Advice::Cold).is_err());

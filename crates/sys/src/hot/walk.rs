@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_pages_that_are_touched_are_seen_and_after_clearing_none() {
+    fn walk_sees_touched_pages_until_cleared() {
         let Some(mut walk) = ours() else { return };
         let memory = Reservation::new(2 * EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_page_is_seen_as_one_and_taken_apart_by_advice_on_a_part_of_it() {
+    fn partial_advice_splits_a_huge_page() {
         let Some(mut walk) = ours() else { return };
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
         // Pages of zeros may be gone when it is split (Linux 6.12).
@@ -529,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_populated_is_found_in_a_large_reservation() {
+    fn populated_ranges_are_found_in_large_reservation() {
         let Some(mut walk) = ours() else { return };
         let memory = Reservation::new(64 << 30, EXTENT, Access::ReadWrite).unwrap();
         let wanted = [3usize, 4, 700, 20_000];
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_an_error_and_no_harm() {
+    fn walking_an_exited_process_fails_cleanly() {
         if ours().is_none() {
             return;
         }

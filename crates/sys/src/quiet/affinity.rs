@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_read_and_written_as_the_kernel_does() {
+    fn cpu_lists_use_the_kernel_format() {
         assert_eq!(parse_list("0-2,5\n"), Some(vec![0, 1, 2, 5]));
         assert_eq!(parse_list("3,1-2,2"), Some(vec![1, 2, 3]));
         assert_eq!(parse_list(""), Some(vec![]));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_runs_where_it_is_confined_to() {
+    fn confined_thread_runs_on_its_cpus() {
         std::thread::spawn(|| {
             let all = of(0).unwrap();
             confine(0, &all[..1]).unwrap();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_file_is_found_with_its_position_and_parts_of_it_are_dropped() {
+    fn open_file_position_is_found_and_ranges_dropped() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let mut file = File::options()
             .create_new(true)

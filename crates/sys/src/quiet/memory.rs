@@ -240,7 +240,7 @@ Node 1, zone   Normal
 ";
 
     #[test]
-    fn zones_are_read_with_their_own_watermarks_and_blocks() {
+    fn zones_are_parsed_with_watermarks_and_free_blocks() {
         let mut zones = parse_zoneinfo(ZONEINFO);
         add_buddyinfo(
             &mut zones,
@@ -261,7 +261,7 @@ Node 1, zone   Normal
     }
 
     #[test]
-    fn pressure_is_read_where_the_kernel_keeps_it() {
+    fn pressure_is_read_where_available() {
         let root = tempfile::tempdir().unwrap();
         assert_eq!(pressure(root.path()), None);
         fs::create_dir_all(root.path().join("proc/pressure")).unwrap();

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_of_network_mounts_are_told_apart_from_other_file_systems() {
+    fn only_network_mounts_report_bytes() {
         let text = "device proc mounted on /proc with fstype proc\n\
                     device 10.0.0.1:/srv mounted on /mnt/a with fstype nfs4 statvers=1.1\n\
                     \topts:\trw,vers=4.2,rsize=1048576\n\tage:\t60\n\

@@ -375,7 +375,7 @@ mod tests {
     use crate::quiet::affinity;
 
     #[test]
-    fn who_takes_the_processor_from_a_measured_thread_is_seen() {
+    fn preempting_task_is_observed() {
         let cpu = affinity::of(0).unwrap()[0];
         let probe = match Probe::open(&[cpu]) {
             Ok(probe) => probe,

@@ -144,7 +144,7 @@ mod tests {
     const SECOND: &str = "proc /proc proc rw 0 0\ncgroup2 /cg cgroup2 rw 0 0\n";
 
     #[test]
-    fn every_node_must_have_the_file_else_the_control_group_is_taken() {
+    fn cgroup_is_used_unless_every_node_supports_reclaim() {
         let dir = machine(SECOND, "cpu memory\n", true);
         let node =
             |number: u32| dir.path().join(format!("sys/devices/system/node/node{number}/reclaim"));
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_is_said() {
+    fn missing_requirements_are_reported() {
         let first =
             "cgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\ncgroup2 /cg cgroup2 rw 0 0\n";
         for (mounts, controllers, with_file, expected) in [
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_would_swap_out_too_is_asked_only_where_nothing_can_be() {
+    fn kernel_without_swappiness_is_used_only_without_swap() {
         // Writes to this file fail, as a kernel before 6.9 refuses `swappiness`.
         let dir = machine(SECOND, "memory", false);
         std::os::unix::fs::symlink("/dev/full", dir.path().join("cg/memory.reclaim")).unwrap();
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_says_what_it_has() {
+    fn this_machine_reports_its_mechanism() {
         match Mechanism::probe(Path::new("/"), &[0]) {
             Ok(mechanism) => assert!(!mechanism.to_string().is_empty()),
             Err(reasons) => assert_eq!(reasons.len(), 2, "{reasons:?}"),

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kernel_threads_are_told_apart_by_name_and_programs_cannot_pretend() {
+    fn kernel_threads_are_recognised_and_cannot_be_faked() {
         let kswapd = "45 (kswapd0) S 2 0 0 0 -1 10619968 0 0 0 0 0 0 0 0 20 0 1 0 33 0 0 18446744073709551615 \
                       0 0 0 0 0 0 0 2147483647 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 0";
         let (name, is_kernel, cpu) = parse_stat(kswapd).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_times_are_in_ticks() {
+    fn cpu_times_are_in_ticks() {
         let text = "cpu  9 9 9 9 9 9 9 9 0 0\ncpu0 1 2 3 40 5 6 7 8 0 0\ncpu1 1 2 3\nintr 5\n";
         let times = parse_cpu_times(text);
         assert_eq!(

@@ -114,7 +114,7 @@ mod tests {
     const NAMES: &[&str] = &["nr_inactive_file", "pgsteal_file"];
 
     #[test]
-    fn a_second_look_sees_what_has_changed_and_watermarks_on_demand() {
+    fn second_read_sees_changes_and_watermarks_on_demand() {
         let dir = tempfile::tempdir().unwrap();
         let (proc, node) =
             (dir.path().join("proc"), dir.path().join("sys/devices/system/node/node1"));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_seen_as_by_reading_everything() {
+    fn watch_agrees_with_a_full_read() {
         let mut watch = MemoryWatch::open(Path::new("/"), NAMES).unwrap();
         let (one, whole) = (watch.look(true).unwrap(), MemoryInfo::read(Path::new("/")).unwrap());
         let names = |info: &MemoryInfo| {
