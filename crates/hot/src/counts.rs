@@ -107,7 +107,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn they_are_as_if_each_page_were_counted_by_itself(
+        fn counts_match_a_naive_per_page_count(
             steps in proptest::collection::vec((any::<[u64; 8]>(), any::<[u64; 8]>(), any::<bool>()), 0..250), least in 0u16..300,
         ) {
             let (mut counts, mut single) = (Counts::default(), [0u8; PAGES_PER_EXTENT]);

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_say_in_how_many_windows_a_page_was_touched() {
+    fn counts_equal_windows_with_touches() {
         let mut heat = Heat::new();
         heat.add(&[view(0b11, false)]);
         assert_eq!(heat.add(&[view(0b10, false)]), (512, 2));
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn how_hot_the_hottest_pages_are_is_told_by_their_share_of_windows() {
+    fn hottest_pages_are_rated_by_share_of_windows() {
         let mut heat = Heat::new();
         assert_eq!(heat.top_permille(), 1000, "nothing says that they are cold");
         // All pages are touched in every fifth window.
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_went_cold_or_became_hot_is_noticed_within_few_windows() {
+    fn heat_changes_are_detected_within_few_windows() {
         let (used, unused) = (
             RangeView { touched: bits::ALL, ..view(0, false) },
             RangeView { touched: bits::NONE, ..view(0, false) },
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_change_places_within_a_range_are_noticed_too() {
+    fn hot_pages_moving_within_a_range_are_detected() {
         let mut heat = Heat::new();
         let half = |at: usize| RangeView {
             touched: std::array::from_fn(|word| if word / 4 == at { u64::MAX } else { 0 }),
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_counts_less_and_nothing_overflows() {
+    fn old_counts_decay_without_overflow() {
         let mut heat = Heat::new();
         (0..1000).for_each(|_| _ = heat.add(&[view(1, false)]));
         let high = heat.range(7).unwrap().counts.get(0);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_from_before_a_range_was_huge_is_remembered() {
+    fn counts_from_before_a_collapse_are_kept() {
         let mut heat = Heat::new();
         heat.add(&[view(0b1, false)]);
         heat.add(&[view(0b1, true)]);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_ranges_take_no_room() {
+    fn empty_ranges_take_no_memory() {
         let mut heat = Heat::new();
         heat.add(&[RangeView { range: 9, ..RangeView::default() }]);
         assert_eq!(heat.ranges().count(), 0);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_that_two_mappings_share_cannot_be_huge() {
+    fn range_shared_by_two_mappings_cannot_be_huge() {
         let layout = layout(&[(RANGE / 2, 3 * RANGE), (3 * RANGE, 4 * RANGE + 4096)]);
         let whole: Vec<bool> = (0..6).map(|range| layout.holds_whole(range)).collect();
         assert_eq!(whole, [false, true, true, true, false, false]);
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_a_span_are_found_in_each_range_it_touches() {
+    fn span_pages_are_found_in_each_range() {
         let span = Span { start: RANGE + RANGE / 2, len: RANGE };
         let low = [u64::MAX, u64::MAX, u64::MAX, u64::MAX, 0, 0, 0, 0];
         let high = [0, 0, 0, 0, u64::MAX, u64::MAX, u64::MAX, u64::MAX];
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn adjacent_ranges_are_one_part_and_edges_are_cut() {
+    fn adjacent_ranges_merge_and_edges_are_clipped() {
         let layout = layout(&[(RANGE / 2, 3 * RANGE), (5 * RANGE, 6 * RANGE)]);
         let mut parts = Vec::new();
         layout.parts_of(&[0, 1, 2, 4, 5], &mut parts);

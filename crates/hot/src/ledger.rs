@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_manager_is_refused_and_told_of_the_first() {
+    fn second_manager_is_refused_and_names_the_first() {
         let dir = tempfile::tempdir().unwrap();
         let dir = LedgerDir::at(dir.path().join("run"));
         let mut first = Ledger::take(&dir, 77, 5).unwrap();
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_noted_can_be_read_by_others_and_adds_up() {
+    fn ledger_entries_are_readable_and_summed() {
         let dir = tempfile::tempdir().unwrap();
         let dir = LedgerDir::at(dir.path().join("run"));
         assert!(matches!(Ledger::read(&dir, 77), Err(HotError::NoLedger { pid: 77 })));

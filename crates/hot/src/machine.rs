@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn free_blocks_of_all_zones_count_in_huge_pages() {
+    fn free_blocks_of_all_zones_are_summed() {
         let text = "Node 0, zone      DMA      1      1      1      1      1      1      1      1      1      1      2 \n\
                     Node 0, zone   Normal      9      9      9      9      9      9      9      9      9      3     10 \n";
         assert_eq!(ready_blocks(text), 1 + 4 + 3 + 20);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_not_to_collapse_is_told_apart() {
+    fn each_reason_not_to_collapse_is_distinguished() {
         use rustix::io::Errno;
         let with = |setting, result: Result<(), Errno>| {
             refusal(setting, || result.map_err(io::Error::from))

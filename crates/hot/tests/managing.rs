@@ -127,15 +127,15 @@ fn huge(engine: &Engine, load: &Load) -> BTreeSet<usize> {
 // One process has one set of accessed bits: the engine's tests run one after another.
 #[test]
 fn a_process_is_managed() {
-    hot_ranges_become_huge_and_cold_ones_do_not();
+    only_hot_ranges_become_huge();
     sparse_ranges_are_left_for_regrouping();
-    pages_that_were_only_read_are_memory_that_huge_pages_would_add();
+    read_only_pages_count_as_added_memory();
     a_dry_run_changes_nothing();
     a_second_manager_is_refused();
-    after_a_sleep_what_went_cold_is_found_and_given_back();
+    cold_ranges_are_split_after_a_sleep();
 }
 
-fn hot_ranges_become_huge_and_cold_ones_do_not() {
+fn only_hot_ranges_become_huge() {
     let load = Load::start(PAGES_PER_EXTENT);
     let Some(mut engine) = engine(options(None)) else { return };
     let wanted: BTreeSet<usize> = (0..HOT).collect();
@@ -164,7 +164,7 @@ fn sparse_ranges_are_left_for_regrouping() {
     assert!((1..=32).contains(&of_first), "{of_first}");
 }
 
-fn pages_that_were_only_read_are_memory_that_huge_pages_would_add() {
+fn read_only_pages_count_as_added_memory() {
     // Half of each range was written, and all of it is read repeatedly: the rest maps the shared
     // zero page.
     const WRITTEN: usize = PAGES_PER_EXTENT / 2;
@@ -246,7 +246,7 @@ fn a_second_manager_is_refused() {
     assert!(engine(options(Some(dir))).is_some());
 }
 
-fn after_a_sleep_what_went_cold_is_found_and_given_back() {
+fn cold_ranges_are_split_after_a_sleep() {
     let load = Load::start(PAGES_PER_EXTENT);
     // It settles only when nothing was left to do for a while.
     let window = Window::fixed(20_000_000);
@@ -279,7 +279,7 @@ fn after_a_sleep_what_went_cold_is_found_and_given_back() {
 }
 
 #[test]
-fn a_process_that_ends_is_no_error() {
+fn process_exit_is_not_an_error() {
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let made = Engine::new(child.id(), options(None), 0);
     child.kill().unwrap();
@@ -293,7 +293,7 @@ fn a_process_that_ends_is_no_error() {
 }
 
 #[test]
-fn a_process_that_is_losing_its_memory_has_ended() {
+fn process_freeing_its_memory_counts_as_ended() {
     // Its memory is freed first, which takes a while: during that time the process still exists,
     // and looks like a kernel thread.
     let mut child = Command::new("dd")

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 use hiroma_hot::service::client::{Client, ClientError, status};
 use hiroma_hot::service::daemon::ServeError;
-use hiroma_hot::service::protocol::{Mode, Outcome, Page, Registration};
+use hiroma_hot::service::protocol::{HandlingResult, Mode, Page, Registration};
 use hiroma_hot::service::watch::Engines;
 use hiroma_policy::huge::shares::Use;
 use rustix::io::Errno;
@@ -68,7 +68,7 @@ fn announced(client: &Client) -> u64 {
 }
 
 #[test]
-fn a_process_is_told_and_fetches_with_buffers_of_any_size() {
+fn process_is_notified_and_fetches_with_any_buffer() {
     let dir = TempDir::new().unwrap();
     let script = Arc::new(Script::default());
     let open = Arc::clone(&script);
@@ -96,7 +96,7 @@ fn a_process_is_told_and_fetches_with_buffers_of_any_size() {
     assert_eq!(sizes[..2], [40, 30]);
     assert_eq!(client.fetch(&mut []).unwrap().pages, 0);
     client
-        .handled(&Outcome { collapsed: 1, compacted: 1, left: 1, failed: 0, call_ns_max: 5 })
+        .handled(&HandlingResult { collapsed: 1, compacted: 1, left: 1, failed: 0, call_ns_max: 5 })
         .unwrap();
     assert_eq!(client.fetch(&mut buffer).unwrap().may_collapse, 99);
     let text = status(Some(&served.path)).unwrap();
@@ -108,7 +108,7 @@ fn a_process_is_told_and_fetches_with_buffers_of_any_size() {
 }
 
 #[test]
-fn pages_that_come_up_during_handling_are_announced_afterwards() {
+fn pages_arising_during_handling_are_announced_later() {
     let dir = TempDir::new().unwrap();
     let script = Arc::new(Script::default());
     let open = Arc::clone(&script);
@@ -126,13 +126,13 @@ fn pages_that_come_up_during_handling_are_announced_afterwards() {
         rustix::io::read(client.event().unwrap(), &mut number).is_err(),
         "told while it was handling"
     );
-    client.handled(&Outcome::default()).unwrap();
+    client.handled(&HandlingResult::default()).unwrap();
     assert_eq!(announced(&client), 7);
     assert_eq!(client.fetch(&mut buffer).unwrap().pages, 7);
 }
 
 #[test]
-fn who_may_register_whom() {
+fn registration_checks_target_process_and_user() {
     let dir = TempDir::new().unwrap();
     let script = Arc::new(Script::default());
     let open = Arc::clone(&script);
@@ -183,7 +183,7 @@ fn not_of_another_user(socket: &Path, dir: &Path) {
 }
 
 #[test]
-#[ignore = "started by who_may_register_whom"]
+#[ignore = "started by registration_checks_target_process_and_user"]
 fn as_nobody() {
     let Some(path) = std::env::var_os("SERVICE_TEST_SOCKET") else { return };
     let error =
@@ -193,7 +193,7 @@ fn as_nobody() {
 }
 
 #[test]
-fn two_daemons_a_stale_socket_and_a_file_in_the_way() {
+fn second_daemon_refused_and_stale_socket_replaced() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("s");
     let nothing = || scripted(Arc::new(Script::default()));
@@ -220,7 +220,7 @@ fn two_daemons_a_stale_socket_and_a_file_in_the_way() {
 }
 
 #[test]
-fn processes_that_end_and_watches_that_fail_leave_nothing_behind() {
+fn ended_processes_and_failed_watches_leave_nothing() {
     let dir = TempDir::new().unwrap();
     let script = Arc::new(Script::default());
     let open = Arc::clone(&script);
@@ -237,11 +237,11 @@ fn processes_that_end_and_watches_that_fail_leave_nothing_behind() {
     *script.fails.lock().unwrap() = Some("collapsing takes too long".to_owned());
     until("the failure", || script.watches.load(Ordering::SeqCst) == 0);
     assert!(served.said("is let go: collapsing takes too long"));
-    assert!(client.handled(&Outcome::default()).is_err());
+    assert!(client.handled(&HandlingResult::default()).is_err());
 }
 
 #[test]
-fn a_client_notices_that_the_daemon_went_and_can_register_with_the_next() {
+fn client_detects_daemon_exit_and_registers_again() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("s");
     let script = Arc::new(Script::default());
@@ -261,7 +261,7 @@ fn a_client_notices_that_the_daemon_went_and_can_register_with_the_next() {
 }
 
 #[test]
-fn nonsense_on_the_socket_harms_nobody_else() {
+fn malformed_messages_do_not_affect_other_clients() {
     use rustix::net::{
         AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
     };
@@ -315,7 +315,7 @@ fn nonsense_on_the_socket_harms_nobody_else() {
 }
 
 #[test]
-fn a_budget_is_shared_by_use_and_the_idle_give_way() {
+fn budget_is_shared_by_use_and_idle_yield() {
     let dir = TempDir::new().unwrap();
     let script = Arc::new(Script::default());
     let open = Arc::clone(&script);
@@ -346,7 +346,7 @@ fn a_budget_is_shared_by_use_and_the_idle_give_way() {
 }
 
 #[test]
-#[ignore = "a process to be watched by the_real_engine_makes_what_is_hot_huge"]
+#[ignore = "a process to be watched by real_engine_collapses_hot_ranges"]
 fn touches_memory() {
     let mut memory = vec![1u8; 24 << 20];
     println!("ready");
@@ -368,7 +368,7 @@ fn huge_bytes(pid: u32) -> u64 {
 }
 
 #[test]
-fn the_real_engine_makes_what_is_hot_huge() {
+fn real_engine_collapses_hot_ranges() {
     let dir = TempDir::new().unwrap();
     let engines = Engines { backend: None, ledger: None };
     let served = Served::start(&dir.path().join("s"), move || engines.into_open()).unwrap();

@@ -11,7 +11,7 @@ use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering::Relaxed;
 use std::{ptr, slice};
 
-use hiroma_hot::service::protocol::{Mode, Outcome, Page, Registration};
+use hiroma_hot::service::protocol::{HandlingResult, Mode, Page, Registration};
 use hiroma_sys::hugearena;
 use hiroma_sys::notify::realtime_signals;
 use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
@@ -366,7 +366,9 @@ pub unsafe extern "C" fn hiroma_hot_fetch(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn hiroma_hot_done(collapsed: u64, compacted: u64, left: u64) -> c_int {
-    status(|| state::done(&Outcome { collapsed, compacted, left, ..Outcome::default() }))
+    status(|| {
+        state::done(&HandlingResult { collapsed, compacted, left, ..HandlingResult::default() })
+    })
 }
 
 #[unsafe(no_mangle)]

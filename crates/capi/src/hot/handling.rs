@@ -2,7 +2,7 @@
 //! handler, so nothing here allocates or locks.
 
 use hiroma_hot::Readiness;
-use hiroma_hot::service::protocol::{Outcome, Page};
+use hiroma_hot::service::protocol::{HandlingResult, Page};
 use hiroma_sys::hugearena::collapse;
 use hiroma_sys::notify::monotonic_ns;
 use hiroma_units::EXTENT;
@@ -63,8 +63,8 @@ pub fn handle(
     may_collapse: &mut u64,
     readiness: &mut Readiness,
     program: &impl Program,
-) -> Outcome {
-    let mut outcome = Outcome::default();
+) -> HandlingResult {
+    let mut outcome = HandlingResult::default();
     let range_of = |page: &Page| page.address / EXTENT as u64;
     for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
         let begin = monotonic_ns();
@@ -132,7 +132,7 @@ fn make_huge(address: usize, readiness: &mut Readiness) -> Result<(), Refused> {
 }
 
 /// Has the program move the objects of a range, in slices. False if that failed.
-fn compact(range: &[Page], program: &impl Program, outcome: &mut Outcome) -> bool {
+fn compact(range: &[Page], program: &impl Program, outcome: &mut HandlingResult) -> bool {
     for _ in 0..SLICES_MAX {
         let begin = monotonic_ns();
         let slice = program.compact(range, begin + SLICE_NS);

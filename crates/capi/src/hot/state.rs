@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use hiroma_hot::Readiness;
 use hiroma_hot::service::client::{self, Client, Fetched};
-use hiroma_hot::service::protocol::{Outcome, PAGES_MAX, Page, Registration};
+use hiroma_hot::service::protocol::{HandlingResult, PAGES_MAX, Page, Registration};
 use hiroma_sys::notify::{self, Handled, Woken};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -100,7 +100,7 @@ pub static COUNTERS: Counters = Counters {
 };
 
 impl Counters {
-    fn add(&self, outcome: &Outcome) {
+    fn add(&self, outcome: &HandlingResult) {
         self.collapsed.fetch_add(outcome.collapsed, SeqCst);
         self.compacted.fetch_add(outcome.compacted, SeqCst);
         self.left.fetch_add(outcome.left, SeqCst);
@@ -492,7 +492,7 @@ pub fn fetch(buffer: &mut [Page]) -> Result<Fetched, CapiError> {
 }
 
 /// Reports what the program did with pages that it fetched itself.
-pub fn done(outcome: &Outcome) -> Result<(), CapiError> {
+pub fn done(outcome: &HandlingResult) -> Result<(), CapiError> {
     enabled()?;
     let hold = Hold::get()?;
     let Some(socket) = hold.fd(&SOCKET) else { return Err(not_enabled()) };

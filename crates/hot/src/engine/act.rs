@@ -20,10 +20,10 @@ pub(super) const REFUSALS_MAX: u8 = 3;
 const COLD_WINDOWS: u32 = 6;
 
 /// The result of collapsing one range.
-enum Outcome {
+enum CollapseOutcome {
     Done,
-    /// Dry run: only reported.
-    Told,
+    /// Only reported.
+    DryRun,
     /// This range cannot be collapsed now; others may be.
     Refused,
     /// No more collapses in this step.
@@ -73,13 +73,13 @@ impl Engine {
         hottest.sort_by_key(|fact| std::cmp::Reverse(fact.hot));
         for fact in hottest {
             match self.collapse(now_ns, fact)? {
-                Outcome::Done => {
+                CollapseOutcome::Done => {
                     step.collapsed += 1;
                     busy = true;
                 }
-                Outcome::Refused => busy = true,
-                Outcome::Told => {}
-                Outcome::Enough => break,
+                CollapseOutcome::Refused => busy = true,
+                CollapseOutcome::DryRun => {}
+                CollapseOutcome::Enough => break,
             }
             if self.stall.is_stalled() {
                 let why = format!(
@@ -96,7 +96,7 @@ impl Engine {
         Ok(busy)
     }
 
-    fn collapse(&mut self, now_ns: u64, fact: &RangeFacts) -> Result<Outcome, HotError> {
+    fn collapse(&mut self, now_ns: u64, fact: &RangeFacts) -> Result<CollapseOutcome, HotError> {
         let span = Span { start: fact.range * RANGE, len: RANGE };
         let missing = (PAGES_PER_EXTENT as u64).saturating_sub(u64::from(fact.present));
         let mut entry = Entry::Collapse {
@@ -116,7 +116,7 @@ impl Engine {
                 memo.ours = true;
                 self.ledger.note(&entry);
             }
-            return Ok(Outcome::Told);
+            return Ok(CollapseOutcome::DryRun);
         }
         let before = hiroma_sys::cpu::thread_ns();
         let made_ready_ns = self.readiness.before();
@@ -142,7 +142,7 @@ impl Engine {
                 if let Some(heat) = self.heat.range_mut(fact.range) {
                     heat.became_huge();
                 }
-                Ok(Outcome::Done)
+                Ok(CollapseOutcome::Done)
             }
             Err(error) => {
                 let errno = Errno::from_io_error(&error);
@@ -163,7 +163,11 @@ impl Engine {
                     address: span.start,
                     error: refusal_text(&error),
                 });
-                Ok(if errno == Some(Errno::NOMEM) { Outcome::Enough } else { Outcome::Refused })
+                Ok(if errno == Some(Errno::NOMEM) {
+                    CollapseOutcome::Enough
+                } else {
+                    CollapseOutcome::Refused
+                })
             }
         }
     }

@@ -11,7 +11,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use zerocopy::IntoBytes;
 
 use super::protocol::{
-    self, Header, Kind, Outcome, PAGES_MAX, Page, Registration, TEXT_MAX, VERSION, receive, send,
+    self, HandlingResult, Header, Kind, PAGES_MAX, Page, Registration, TEXT_MAX, VERSION, receive,
+    send,
 };
 
 /// Environment variable that replaces the usual sockets.
@@ -195,7 +196,7 @@ impl Client {
     }
 
     /// See [`handled`].
-    pub fn handled(&self, outcome: &Outcome) -> Result<(), Errno> {
+    pub fn handled(&self, outcome: &HandlingResult) -> Result<(), Errno> {
         handled(self.socket(), outcome)
     }
 }
@@ -228,7 +229,7 @@ pub fn fetch(socket: BorrowedFd<'_>, buffer: &mut [Page]) -> Result<Fetched, Err
 }
 
 /// Reports to the daemon what was done with the pages. Never allocates.
-pub fn handled(socket: BorrowedFd<'_>, outcome: &Outcome) -> Result<(), Errno> {
+pub fn handled(socket: BorrowedFd<'_>, outcome: &HandlingResult) -> Result<(), Errno> {
     send(socket, &outcome.to_header(), &[], None)?;
     let (header, _, _) = receive(socket, &mut [])?;
     if header.kind == protocol::Kind::Done as u16 { Ok(()) } else { Err(Errno::PROTO) }

@@ -24,7 +24,8 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use zerocopy::IntoBytes;
 
 use super::protocol::{
-    Header, Kind, Mode, Outcome, PAGES_MAX, Registration, VERSION, cut, receive, refuse, send,
+    HandlingResult, Header, Kind, Mode, PAGES_MAX, Registration, VERSION, cut, receive, refuse,
+    send,
 };
 use super::subject::{catches, has_ended, permitted, pid_of};
 use super::watch::{Open, Watch};
@@ -102,7 +103,7 @@ struct Member {
     notice: Notice,
     next_ns: u64,
     share: u64,
-    outcome: Outcome,
+    outcome: HandlingResult,
     signals: u64,
 }
 
@@ -308,7 +309,7 @@ impl Daemon {
                 );
                 send(peer.socket.as_fd(), &answer, pages.as_bytes(), None)
             }
-            Some(Kind::Handled) => self.handled(id, &Outcome::from_header(header)),
+            Some(Kind::Handled) => self.handled(id, &HandlingResult::from_header(header)),
             Some(Kind::Status) => {
                 let text = self.status();
                 send(
@@ -326,7 +327,7 @@ impl Daemon {
         }
     }
 
-    fn handled(&mut self, id: u64, outcome: &Outcome) -> Result<(), Errno> {
+    fn handled(&mut self, id: u64, outcome: &HandlingResult) -> Result<(), Errno> {
         let Some(peer) = self.peers.get_mut(&id) else { return Ok(()) };
         let Some(member) = &mut peer.member else {
             return refuse(&peer.socket, Errno::INVAL, "register first");
@@ -386,7 +387,7 @@ impl Daemon {
             notice: Notice::new(wish.pages_min as usize, self.options.overdue_ns),
             next_ns: now,
             share: 0,
-            outcome: Outcome::default(),
+            outcome: HandlingResult::default(),
             signals: 0,
         };
         if let Some(peer) = self.peers.get_mut(&id) {

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn one_signal_until_it_is_fetched_and_none_while_it_is_handled() {
+    fn one_signal_until_fetched_and_none_while_handling() {
         let mut notice = Notice::new(3, OVERDUE_NS);
         assert_eq!(notice.offer(&pages(1, 2), 0), None);
         assert_eq!(notice.offer(&pages(1, 3), 0), Some(3));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_alone_is_not_repeated_until_later_or_much_hotter() {
+    fn unhandled_pages_are_announced_again_only_when_hotter() {
         let mut notice = Notice::new(1, OVERDUE_NS);
         notice.offer(&pages(1, 100), 0);
         notice.take(1000, 0);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_buffer_gets_whole_ranges_where_they_fit() {
+    fn small_buffer_gets_whole_ranges() {
         let mut notice = Notice::new(1, OVERDUE_NS);
         let all = [pages(1, 10), pages(2, 10), pages(3, 30)].concat();
         notice.offer(&all, 0);
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_does_not_come_back_is_noticed_once() {
+    fn overdue_process_is_reported_once() {
         let mut notice = Notice::new(1, OVERDUE_NS);
         notice.offer(&pages(1, 1), 0);
         assert_eq!(notice.overdue_at_ns(), None);
@@ -232,7 +232,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_page_is_handed_out_once_whatever_the_buffer(
+        fn every_page_is_returned_once_for_any_buffer(
             counts in proptest::collection::vec(1u64..60, 1..12), buffers in proptest::collection::vec(1usize..100, 1..6),
         ) {
             let all: Vec<Page> = counts.iter().enumerate().flat_map(|(range, &count)| pages(range as u64 * 3, count)).collect();

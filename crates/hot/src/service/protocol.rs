@@ -32,7 +32,7 @@ pub enum Kind {
     Register = 1,
     /// To the daemon: request for the active pages, at most `args[0]`.
     Fetch = 2,
-    /// To the daemon: what was done with them. Arguments: see [`Outcome`].
+    /// To the daemon: what was done with them. Arguments: see [`HandlingResult`].
     Handled = 3,
     /// To the daemon: request for the status. Every user may send it.
     Status = 4,
@@ -172,7 +172,7 @@ impl Registration {
 
 /// What a process did with the pages it was notified of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Outcome {
+pub struct HandlingResult {
     /// Ranges of 2 MiB made huge in place.
     pub collapsed: u64,
     /// Ranges whose objects were moved.
@@ -185,7 +185,7 @@ pub struct Outcome {
     pub call_ns_max: u64,
 }
 
-impl Outcome {
+impl HandlingResult {
     /// Converts to a message.
     pub fn to_header(self) -> Header {
         Header::new(
@@ -195,9 +195,9 @@ impl Outcome {
     }
 
     /// Parses a message.
-    pub fn from_header(header: &Header) -> Outcome {
+    pub fn from_header(header: &Header) -> HandlingResult {
         let [collapsed, compacted, left, failed, call_ns_max, _] = header.args;
-        Outcome { collapsed, compacted, left, failed, call_ns_max }
+        HandlingResult { collapsed, compacted, left, failed, call_ns_max }
     }
 }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_arrives_whole_with_its_descriptor_or_not_at_all() {
+    fn message_arrives_whole_with_descriptor_or_fails() {
         let (a, b) = pair();
         let header = Header::new(Kind::Pages, [1, 2, 3, 4, 5, 6]);
         send(a.as_fd(), &header, b"rest", Some(a.as_fd())).unwrap();
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_wishes_are_refused_with_a_reason() {
+    fn invalid_registrations_are_refused_with_a_reason() {
         let good = Registration {
             pid: 0,
             mode: Mode::Notified,
@@ -324,14 +324,14 @@ mod tests {
     }
 
     #[test]
-    fn long_reasons_are_cut_between_letters() {
+    fn long_reasons_are_cut_at_character_boundaries() {
         let text = "広".repeat(TEXT_MAX);
         assert!(cut(&text).len() <= TEXT_MAX && cut(&text).ends_with('広'));
     }
 
     proptest! {
         #[test]
-        fn wishes_survive_the_way(pid in 0u32..=i32::MAX as u32, managed: bool, eventfd: bool, signal in 0i32..20, count_min: u32, pages_min in 1u32.., budget_bytes: u64) {
+        fn registrations_round_trip(pid in 0u32..=i32::MAX as u32, managed: bool, eventfd: bool, signal in 0i32..20, count_min: u32, pages_min in 1u32.., budget_bytes: u64) {
             let first = hiroma_sys::notify::realtime_signals().0;
             let mode = if managed { Mode::Managed } else { Mode::Notified };
             let signal = if signal == 0 { 0 } else { first + signal };
@@ -340,9 +340,9 @@ mod tests {
         }
 
         #[test]
-        fn no_header_breaks_the_reader(args: [u64; 6], kind: u16) {
+        fn arbitrary_headers_never_crash_the_reader(args: [u64; 6], kind: u16) {
             let header = Header { magic: MAGIC, version: VERSION, kind, args };
-            let _ = (Registration::from_header(&header), Outcome::from_header(&header), Kind::of(kind));
+            let _ = (Registration::from_header(&header), HandlingResult::from_header(&header), Kind::of(kind));
         }
     }
 }

@@ -253,7 +253,7 @@ mod tests {
     const GIB: usize = 1 << 30;
 
     #[test]
-    fn of_a_part_that_is_taken_in_part_the_rest_is_refused_and_what_is_behind_is_cleared() {
+    fn partial_advice_refuses_the_rest_and_clears_later() {
         let span = |start, len| Span { start, len };
         // 3 GiB of one mapping, of which 2 are taken; another call does not take the rest either.
         let gib = GIB as u64;
@@ -273,7 +273,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_taken_at_a_time_each_page_is_cleared_or_refused_and_no_page_is_both(
+        fn each_page_is_either_cleared_or_refused(
             lens in prop::collection::vec(1u64..40, 0..8), locked in prop::collection::vec(any::<bool>(), 320), most in 1u64..60,
         ) {
             // Parts have a gap of one page between them; a locked page ends a call, and a call
@@ -296,8 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_was_locked_in_the_middle_of_a_large_mapping_hides_neither_what_is_before_nor_what_is_behind()
-     {
+    fn locked_memory_hides_no_neighbouring_pages() {
         let mut tracker = match BpfTracker::open(std::process::id()) {
             Ok(tracker) => tracker,
             Err(error) => return hiroma_testkit::skip!(Bpf, "{error}"),

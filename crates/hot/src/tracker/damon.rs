@@ -260,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_somebody_else_uses_is_left_alone() {
+    fn damon_in_use_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let owners = dir.path().join("nr_kdamonds");
         fs::write(&owners, "1\n").unwrap();
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_gets_its_part_of_the_regions_that_it_lies_in() {
+    fn range_gets_its_share_of_overlapping_regions() {
         let region = |start: u64, end: u64, accesses| Region {
             start: start * RANGE / 2,
             end: end * RANGE / 2,

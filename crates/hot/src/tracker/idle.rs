@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_it_is_told_of() {
+    fn missing_idle_tracking_is_reported() {
         let Err(error) =
             IdleTracker::with(std::process::id(), Path::new("/nowhere/bitmap"), Path::new(FLAGS))
         else {
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn of_small_pages_exactly_those_that_lost_their_mark_were_touched() {
+    fn small_pages_without_idle_mark_were_touched() {
         let Some(mut stand_in) = StandIn::new() else { return };
         let memory = Reservation::new(3 * EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::NoHuge).unwrap();
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bit_stands_for_all_of_a_huge_page_until_it_is_taken_apart() {
+    fn huge_page_has_one_bit_until_split() {
         let Some(mut stand_in) = StandIn::new() else { return };
         let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
         memory.advise(memory.base(), memory.len(), Advise::Huge).unwrap();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_ended_is_gone() {
+    fn exited_process_is_gone() {
         let Some(stand_in) = StandIn::new() else { return };
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let mut tracker =

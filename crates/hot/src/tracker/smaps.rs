@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_numbers_of_each_mapping_are_read() {
+    fn numbers_of_each_mapping_are_read() {
         let text = "7f0000000000-7f0000200000 rw-p 00000000 00:00 0 \nSize:               2048 kB\nRss:                1024 kB\n\
                     Referenced:          512 kB\nAnonHugePages:         0 kB\nVmFlags: rd wr\n\
                     7f0000200000-7f0000400000 rw-p 00000000 00:00 0 [heap]\nRss: 2048 kB\nReferenced: 0 kB\nAnonHugePages: 2048 kB\n";
