@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_program_that_fills_the_cache_comes_first_then_kswapd_then_the_daemon() {
+    fn remedies_order_cache_filler_then_kswapd_then_daemon() {
         let remedies = busy().remedies();
         let Remedy::Run(filler) = &remedies[0] else { panic!("{remedies:?}") };
         assert_eq!(filler.name, "cp");
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn with_all_processors_busy_it_says_so() {
+    fn busy_processors_are_reported() {
         let all = Evidence { idle_permille: vec![(0, 0), (1, 10)], fillers: Vec::new(), ..busy() };
         assert_eq!(all.remedies(), [Remedy::LessCache]);
         assert!(Remedy::LessCache.describe().contains("no processor has time to spare"));
@@ -375,14 +375,14 @@ mod tests {
     }
 
     #[test]
-    fn a_quiet_machine_needs_nothing_unless_memory_runs_out_soon() {
+    fn quiet_machine_needs_nothing_unless_memory_is_low() {
         let calm = Evidence { kswapd_runs: 0, free_bytes: 100 << 30, ..busy() };
         assert_eq!(calm.remedies(), [Remedy::Nothing]);
         assert_ne!(Evidence { free_bytes: 1 << 30, ..calm }.remedies(), [Remedy::Nothing]);
     }
 
     #[test]
-    fn network_file_systems_have_their_part_in_what_fills_the_cache() {
+    fn network_file_systems_are_named_as_cache_fillers() {
         let mount = |place: &str, read_bytes| NetworkMount {
             device: "host:/srv".to_owned(),
             place: place.to_owned(),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_applied_stays_until_it_is_put_back() {
+    fn applied_remedies_stay_until_restored() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let all = affinity::of(child.id()).unwrap();

@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_told_to_who_asks() {
+    fn metrics_are_served_over_http() {
         let metrics = Metrics::default();
         let endpoint = Endpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
         metrics.batch(1, 256, 500_000_000);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_asks_for_something_else_or_nothing_does_no_harm() {
+    fn other_or_unfinished_requests_do_no_harm() {
         let endpoint = Endpoint::open("127.0.0.1:0".parse().unwrap(), &Metrics::default()).unwrap();
         assert!(ask(endpoint.address(), "GET / HTTP/1.1\r\n\r\n").contains("404"));
         drop(TcpStream::connect(endpoint.address()).unwrap());
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_is_taken_is_an_error() {
+    fn address_in_use_is_an_error() {
         let endpoint = Endpoint::open("127.0.0.1:0".parse().unwrap(), &Metrics::default()).unwrap();
         assert!(Endpoint::open(endpoint.address(), &Metrics::default()).is_err());
     }

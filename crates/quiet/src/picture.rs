@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_shows_when_how_much_and_who() {
+    fn picture_shows_time_amount_and_source() {
         let text = to_text(&recording());
         assert!(text.contains("cpu 3        │               █"), "{text}");
         assert!(
@@ -430,14 +430,14 @@ mod tests {
     }
 
     #[test]
-    fn quanta_are_counted_by_what_they_lost() {
+    fn quanta_are_counted_by_loss() {
         let histogram = recording().histogram();
         assert_eq!((histogram[0], histogram[2], histogram[12]), (2, 1, 1));
         assert_eq!(histogram.iter().sum::<u64>(), 4);
     }
 
     #[test]
-    fn the_page_and_the_figures_hold_the_same() {
+    fn page_and_figures_agree() {
         let section = section(&recording());
         assert_eq!((section.plots.len(), section.tables.len()), (2, 5));
         let measures = measures(&recording());

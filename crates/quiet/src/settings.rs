@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_as_people_write_them_and_shown_so() {
+    fn values_round_trip_in_human_units() {
         let mut settings = Settings::default();
         for (key, text, value) in [
             ("poll_ns", "250ms", 250_000_000),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_what_would() {
+    fn invalid_values_are_refused_with_valid_ones() {
         let mut settings = Settings::default();
         for (key, text, expected) in [
             ("colour", "1", "there are poll_ns, fill_bytes_s_min"),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_survive_in_their_file_and_damage_is_seen() {
+    fn settings_file_round_trips_and_damage_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(load(dir.path()).unwrap(), Settings::default());
         let mut settings = Settings::default();

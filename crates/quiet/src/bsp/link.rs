@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_and_those_who_leave_are_told_of() {
+    fn strangers_and_departed_peers_are_reported() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let stop = AtomicBool::new(false);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_ends_waiting_for_others() {
+    fn stop_ends_waiting_for_peers() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         assert!(matches!(
             Link::listen(&listener, 2, &options(), &AtomicBool::new(true)),

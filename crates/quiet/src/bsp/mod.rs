@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn all_steps_are_done_and_the_last_rank_of_each_is_known() {
+    fn all_steps_run_and_record_the_last_rank() {
         for alloc_bytes in [0, 256 << 10] {
             let options = Options { alloc_bytes, ..options(50) };
             let recording = run(&options, None, &AtomicBool::new(false)).unwrap();
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_meet_over_tcp_and_do_what_the_first_was_told() {
+    fn processes_join_over_tcp_with_shared_options() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let one = Options { cpus: options(1).cpus[..1].to_vec(), ..options(30) };

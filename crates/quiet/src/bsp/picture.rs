@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_last_and_why_is_shown() {
+    fn last_rank_and_cause_are_shown() {
         let text = to_text(&recording());
         assert!(
             text.contains("kswapd (1)")
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_in_order_and_thinned_steps_keep_the_longest() {
+    fn times_are_ordered_and_thinning_keeps_longest_steps() {
         let recording = recording();
         let values: Vec<f64> =
             measures(&recording).iter().filter_map(|measure| measure.value).collect();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_behind_a_stream_that_reads_goes() {
+    fn pages_behind_a_reading_stream_are_dropped() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = dir.path().join("file");
         if !can_tell(dir.path()) {
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_stream_has_written_goes_once_its_device_has_it() {
+    fn written_pages_are_dropped_after_write_back() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = dir.path().join("file");
         if !can_tell(dir.path()) {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_forgotten() {
+    fn exited_process_is_forgotten() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = dir.path().join("file");
         File::create(&path).unwrap().set_len(96 * MIB).unwrap();

@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_the_machine_are_divided_among_nodes_that_have_none() {
+    fn machine_counters_are_divided_among_nodes_without_any() {
         let nodes = vec![
             node(0, "nr_inactive_file 30\nnr_anon_pages 5\nnr_shmem 1\n"),
             node(1, "nr_active_file 10\npgsteal_file 7\n"),
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_dropped_is_divided_once_and_never_taken_back() {
+    fn dropped_pages_are_divided_once_and_never_decrease() {
         let mut observer = Observer::new(&[0]).unwrap();
         let nodes = |files: [u64; 2]| {
             files.map(|inactive_file_pages| Node {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_can_be_looked_at() {
+    fn this_machine_can_be_observed() {
         let mut observer = Observer::new(&[0]).unwrap();
         let seen = observer.look(1, true, 0).unwrap();
         assert!(

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_let_go_on_exit_and_after_a_kill() {
+    fn threads_are_released_on_exit_and_after_sigkill() {
         let dir = tempfile::tempdir().unwrap();
         let all = affinity::of(0).unwrap();
         let sleeper = Sleeper::new();
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_belongs_to_another_now_is_left_alone() {
+    fn reused_thread_id_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let all = affinity::of(0).unwrap();
         let sleeper = Sleeper::new();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_daemon_for_a_state() {
+    fn one_daemon_per_state_directory() {
         let dir = tempfile::tempdir().unwrap();
         assert!(!Lock::is_held(dir.path()));
         let lock = Lock::take(dir.path()).unwrap();

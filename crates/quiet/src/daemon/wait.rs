@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_ends_the_wait_and_is_told_once() {
+    fn change_ends_the_wait_and_is_reported_once() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("settings.json");
         fs::write(&path, "{}").unwrap();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_kernels_word_the_time_of_the_change_tells() {
+    fn modification_time_is_used_without_inotify() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("settings.json");
         let mut changes = Changes { path: path.clone(), events: None, modified: None };

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn without_bpf_a_loss_is_put_down_to_waiting_and_being_away() {
+    fn loss_without_bpf_is_waiting_or_being_away() {
         let quanta = [quantum(1000, 0), quantum(1900, 800), quantum(1200, 0)];
         let beside = Beside {
             tasks: vec![task("kswapd0", TaskKind::Kswapd, 400)],
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn with_bpf_those_who_were_seen_are_named_and_steal_is_of_what_nobody_took() {
+    fn bpf_names_tasks_and_steal_covers_the_rest() {
         let quanta = [quantum(1000, 0), quantum(1900, 900)];
         let parts = [(Part::DirectReclaim, 500), (Part::Unseen, 400)];
         let noise = |steal| {
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_survive_the_way_to_another_process() {
+    fn parts_round_trip_between_processes() {
         for part in Part::ALL {
             assert_eq!(Part::from_code(part.code()), Some(part));
         }
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_ran_longer_than_we_waited_share_the_wait() {
+    fn waits_are_split_among_longer_running_tasks() {
         let tasks = [task("a", TaskKind::Program, 3000), task("kswapd0", TaskKind::Kswapd, 1000)];
         let parts = split_waits(402, &tasks);
         assert_eq!(parts.values().sum::<u64>(), 402);
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn with_fixed_time_the_work_that_is_missing_is_the_loss() {
+    fn fixed_time_loss_is_the_missing_work() {
         let quanta = [
             Quantum { units: 100, ..quantum(1000, 0) },
             Quantum { units: 75, ..quantum(1000, 240) },

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn both_methods_account_for_all_time_that_was_lost() {
+    fn both_methods_account_for_all_lost_time() {
         for (method, bpf) in [(Method::Fwq, true), (Method::Ftq, true), (Method::Fwq, false)] {
             let recording = measure(&Options { bpf, ..short(method) }, &mut |_| true).unwrap();
             assert!(bpf || matches!(recording.source, Source::Books(_)));
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_refused() {
+    fn unmeasurable_options_are_refused() {
         let nothing = Options { cpus: vec![], ..short(Method::Fwq) };
         assert!(matches!(measure(&nothing, &mut |_| true), Err(MeterError::NoCpus)));
         let absent = Options { cpus: vec![1023], ..short(Method::Fwq) };

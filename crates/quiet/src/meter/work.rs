@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_belongs_to_those_who_were_seen_in_it_as_far_as_they_can_explain_it() {
+    fn gap_is_attributed_to_tasks_seen_in_it() {
         let kswapd = Owner::Task(TaskKind::Kswapd);
         let had = |ns: &[(Owner, u64)], changes| Sums::of(ns, changes);
         // Switching there and back counts as the owner's.
