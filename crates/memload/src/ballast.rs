@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn as_much_is_let_go_as_others_took_and_what_lies_ahead() {
+    fn ballast_releases_taken_amount_plus_headroom() {
         let free = 4 << 30;
         let mut full = held(100, free);
         full.keep_ahead(free);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_go_is_taken_back_for_the_next_run() {
+    fn ballast_is_refilled_for_the_next_run() {
         let ballast = Ballast::new(Bytes(512 << 20)).unwrap();
         let count = || ballast.shared.held().chunks.len();
         // Memory use by other programs can only cause more to be released.

@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_are_read_and_nonsense_is_refused() {
+    fn endpoints_are_parsed_and_invalid_ones_refused() {
         assert_eq!("127.0.0.1:11211".parse(), Ok(Endpoint::Tcp("127.0.0.1:11211".into())));
         assert_eq!("unix:/tmp/s".parse(), Ok(Endpoint::Unix("/tmp/s".into())));
         for text in ["", "unix:", "host", ":1", "host:", "host:99999"] {
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_line_has_to_be_of_the_key() {
+    fn value_line_must_name_the_key() {
         assert_eq!(value_length(b"VALUE k 0 512", "k"), Some(512));
         assert_eq!(value_length(b"VALUE j 0 512", "k"), None);
         assert_eq!(value_length(b"VALUE k 0 x", "k"), None);

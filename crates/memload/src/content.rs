@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn filled_memory_adds_up_to_the_sum_that_was_told() {
+    fn filled_memory_matches_the_reported_sum() {
         let region = Region::map(8 * PAGE).unwrap();
         let sum = fill(&region, 2 * PAGE, 5 * PAGE);
         assert_eq!(region.sum(0, region.len()), sum);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_have_the_lines_that_were_asked_for() {
+    fn texts_have_the_requested_lines() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("text");
         numbers(&path, 1000).unwrap();

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn zipf_asks_for_few_items_mostly_and_uniform_for_all_alike() {
+    fn zipf_is_skewed_and_uniform_is_even() {
         let zipf = counts(Distribution::Zipf { exponent: 0.99 });
         let uniform = counts(Distribution::Uniform);
         // The first rank has 1 / sum(r^-0.99) = 13 % of the requests; a uniform item about 0.1 %.
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hot_spot_has_its_share_of_items_and_of_requests() {
+    fn hot_spot_has_configured_items_and_requests() {
         let counts =
             counts_by_item(Distribution::Hotspot { items_percent: 33, requests_percent: 95 });
         let hot: u32 = counts.range(..330).map(|(_, count)| count).sum();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_distributions_are_refused() {
         assert!(Keys::new(0, Distribution::Uniform).is_err());
         assert!(Keys::new(10, Distribution::Zipf { exponent: -1.0 }).is_err());
         assert!(Keys::new(10, Distribution::Zipf { exponent: f64::NAN }).is_err());

@@ -17,5 +17,5 @@ mod value;
 
 pub use client::{Connection, Endpoint, LoadError};
 pub use keys::{Distribution, Keys, key_of};
-pub use run::{Outcome, RunSpec, Store, fill, run};
+pub use run::{RunResult, RunSpec, Store, fill, run};
 pub use value::{ValueError, check_value, make_value};

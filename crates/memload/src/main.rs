@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 use hiroma_memload::{
-    Connection, Distribution, Endpoint, Outcome, RunSpec, Store, fill, run, server,
+    Connection, Distribution, Endpoint, RunResult, RunSpec, Store, fill, run, server,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -77,7 +77,7 @@ enum Shape {
 #[derive(Serialize)]
 struct Figures {
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: RunResult,
     #[serde(flatten)]
     server: Option<ServerFigures>,
 }

@@ -47,7 +47,7 @@ pub struct RunSpec {
 /// Results of a run. Latencies are from sending a batch (half of `depth` requests) until each
 /// answer was read.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Outcome {
+pub struct RunResult {
     pub operations: u64,
     pub reads: u64,
     pub writes: u64,
@@ -103,7 +103,7 @@ pub fn fill(endpoint: &Endpoint, store: Store, progress: &dyn Fn(u64)) -> Result
 }
 
 /// Sends the requests. Every value is checked; the first wrong one ends the run with an error.
-pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, LoadError> {
+pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<RunResult, LoadError> {
     spec.store.check()?;
     if spec.connections == 0
         || spec.connections > 1024
@@ -145,7 +145,7 @@ pub fn run(spec: &RunSpec, progress: &(dyn Fn(u64) + Sync)) -> Result<Outcome, L
     });
     let seconds = start.elapsed().as_secs_f64();
     let mut latency = new_histogram();
-    let mut outcome = Outcome { seconds, ..Outcome::default() };
+    let mut outcome = RunResult { seconds, ..RunResult::default() };
     for part in parts {
         let part = part?;
         latency.add(&part.latency).expect("histograms of one kind");

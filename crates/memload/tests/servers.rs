@@ -74,7 +74,7 @@ impl Drop for Memcached {
 }
 
 #[test]
-fn every_value_of_a_real_memcached_is_right_read_only_and_mixed() {
+fn memcached_values_are_correct_read_only_and_mixed() {
     let Some(server) = Memcached::start() else { return };
     fill(&server.endpoint, STORE, &|_| ()).unwrap();
     let outcome = run(&spec(&server.endpoint), &|_| ()).unwrap();
@@ -96,7 +96,7 @@ fn every_value_of_a_real_memcached_is_right_read_only_and_mixed() {
 }
 
 #[test]
-fn a_value_that_somebody_changed_and_an_item_that_is_gone_are_found() {
+fn changed_values_and_missing_items_are_detected() {
     let Some(server) = Memcached::start() else { return };
     fill(&server.endpoint, STORE, &|_| ()).unwrap();
     let mut other = Connection::open(&server.endpoint).unwrap();
@@ -147,7 +147,7 @@ fn lying(answer: Vec<u8>) -> Endpoint {
 }
 
 #[test]
-fn a_server_that_lies_is_found_out() {
+fn lying_server_is_detected() {
     let one = |answer: Vec<u8>| {
         let one = Store { items: 1, value_bytes: 512 };
         let spec = RunSpec {
@@ -184,7 +184,7 @@ fn a_server_that_lies_is_found_out() {
 }
 
 #[test]
-fn nobody_listening_and_absurd_wishes_are_refused_with_a_message() {
+fn unreachable_server_and_invalid_specs_are_refused() {
     let nobody = Endpoint::Unix("/nonexistent/socket".into());
     assert!(matches!(fill(&nobody, STORE, &|_| ()), Err(LoadError::Connect { .. })));
     let base = spec(&nobody);
@@ -204,7 +204,7 @@ fn nobody_listening_and_absurd_wishes_are_refused_with_a_message() {
 }
 
 #[test]
-fn much_on_its_way_does_not_lock_up() {
+fn deep_pipelines_do_not_deadlock() {
     let Some(server) = Memcached::start() else { return };
     // More than the socket buffers can contain, in both directions.
     let store = Store { items: 40, value_bytes: 200_000 };
