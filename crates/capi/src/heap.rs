@@ -296,7 +296,7 @@ mod tests {
     const BASE: usize = 0x7000_0020_0000;
 
     #[test]
-    fn every_size_gets_the_smallest_slot_that_holds_it() {
+    fn every_size_gets_the_smallest_fitting_slot() {
         for size in 1..=SMALL_MAX {
             let class = class_of(size);
             assert!(class < CLASSES && slot_bytes(class) >= size, "{size}");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn freeing_twice_or_in_the_middle_is_found() {
+    fn double_and_interior_frees_are_detected() {
         let mut heap = Heap::new(BASE, 8 << 20);
         for size in [24, 100_000] {
             let at = heap.allocate(size, 16).unwrap().addr;
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_allocation_starts_at_an_extent_and_grows_in_place() {
+    fn large_allocation_is_aligned_and_grows_in_place() {
         let mut heap = Heap::new(BASE, 64 << 20);
         heap.allocate(20_000, 16).unwrap();
         let at = heap.allocate(4 << 20, 16).unwrap().addr;
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_was_used_before_is_not_called_zeroed() {
+    fn reused_slot_is_not_reported_as_zeroed() {
         let mut heap = Heap::new(BASE, 1 << 20);
         let first = heap.allocate(32, 16).unwrap();
         assert!(first.zeroed);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_with_less_alignment_than_asked_for_still_serves_it() {
+    fn region_serves_larger_alignment_than_its_base() {
         let mut heap = Heap::new(BASE + PAGE, 16 << 20);
         for align in [8192, 65536, EXTENT] {
             let at = heap.allocate(10_000, align).unwrap().addr;
@@ -353,7 +353,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn allocations_never_overlap_and_all_room_comes_back(
+        fn allocations_never_overlap_and_all_memory_returns(
             ops in proptest::collection::vec((0u8..4, 1usize..60_000, 0u32..14, any::<prop::sample::Index>()), 1..300),
         ) {
             let mut heap = Heap::new(BASE, 4 << 20);

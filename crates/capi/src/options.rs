@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_region_may_leave_options_open_or_repeat_them_but_not_change_them() {
+    fn later_regions_cannot_change_options() {
         let running = Config::default();
         assert!(agree(&Request::default(), &running).is_ok());
         assert!(
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_read_and_nonsense_in_it_is_named() {
+    fn environment_is_parsed_and_invalid_values_are_named() {
         let env = |name: &'static str, value: &'static str| {
             move |asked: &str| (asked == name).then(|| value.to_owned())
         };
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_that_is_not_known_is_named_with_its_choices() {
+    fn unknown_option_is_named_with_its_choices() {
         for (request, part) in [
             (Request { replacement: Some("random".into()), ..Request::default() }, "lru, fifo"),
             (

@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_run_given_back_joins_both_neighbours() {
+    fn freed_run_merges_with_both_neighbours() {
         let mut runs = FreeRuns::new(30);
         let taken: Vec<usize> = (0..3).map(|_| runs.take(10, 1).unwrap()).collect();
         assert_eq!(runs.take(1, 1), None);
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "given back twice")]
-    fn giving_back_twice_is_a_bug() {
+    fn double_free_panics() {
         let mut runs = FreeRuns::new(8);
         let at = runs.take(4, 1).unwrap();
         runs.give(at, 4);
@@ -133,7 +133,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_agree_with_a_map_of_pages(ops in proptest::collection::vec((0u8..4, 1usize..40, 0u32..6), 1..200)) {
+        fn runs_match_a_page_map(ops in proptest::collection::vec((0u8..4, 1usize..40, 0u32..6), 1..200)) {
             let mut runs = FreeRuns::new(256);
             let mut used = [false; 256];
             let mut held: Vec<(usize, usize)> = Vec::new();

@@ -15,7 +15,7 @@ use hiroma_far::control::Counter;
 use tempfile::TempDir;
 
 #[test]
-fn a_c_program_can_use_every_function_and_is_told_what_it_did_wrong() {
+fn c_program_uses_every_function_and_gets_errors() {
     let dir = TempDir::new().unwrap();
     let program = dir.path().join("surface");
     compile(C99, &root().join("crates/capi/tests/c/surface.c"), &program);
@@ -26,7 +26,7 @@ fn a_c_program_can_use_every_function_and_is_told_what_it_did_wrong() {
 }
 
 #[test]
-fn the_example_sorts_an_array_far_larger_than_its_local_memory() {
+fn example_sorts_array_larger_than_local_memory() {
     let dir = TempDir::new().unwrap();
     let program = dir.path().join("teramalloc");
     compile(C99, &root().join("examples/c/teramalloc.c"), &program);
@@ -46,7 +46,7 @@ fn the_example_sorts_an_array_far_larger_than_its_local_memory() {
 }
 
 #[test]
-fn freeing_what_was_never_allocated_ends_the_program_with_a_message() {
+fn invalid_free_aborts_with_a_message() {
     let dir = TempDir::new().unwrap();
     let program = dir.path().join("bad_free");
     compile(C99, &root().join("crates/capi/tests/c/bad_free.c"), &program);
@@ -60,7 +60,7 @@ fn freeing_what_was_never_allocated_ends_the_program_with_a_message() {
 }
 
 #[test]
-fn nonsense_in_the_environment_is_reported_by_the_first_call() {
+fn invalid_environment_is_reported_by_first_call() {
     let dir = TempDir::new().unwrap();
     let program = dir.path().join("teramalloc");
     compile(C99, &root().join("examples/c/teramalloc.c"), &program);
@@ -80,7 +80,7 @@ fn nonsense_in_the_environment_is_reported_by_the_first_call() {
 }
 
 #[test]
-fn the_header_alone_compiles_as_c_and_as_cpp_without_a_warning() {
+fn header_compiles_as_c_and_cpp_without_warnings() {
     let dir = TempDir::new().unwrap();
     let source = dir.path().join("only.c");
     fs::write(
@@ -108,7 +108,7 @@ fn the_header_alone_compiles_as_c_and_as_cpp_without_a_warning() {
 }
 
 #[test]
-fn the_structures_of_the_header_are_laid_out_as_the_library_expects() {
+fn header_struct_layouts_match_the_library() {
     let mut text = String::from("#include <hiroma.h>\n");
     for (name, fields, size) in [
         ("hiroma_options", OPTIONS_FIELDS, size_of::<hiroma_options>()),
@@ -147,7 +147,7 @@ fn the_structures_of_the_header_are_laid_out_as_the_library_expects() {
 }
 
 #[test]
-fn every_counter_of_the_pager_has_its_field() {
+fn every_pager_counter_has_a_field() {
     let expected: Vec<_> = Counter::ALL.iter().map(|counter| (*counter, counter.name())).collect();
     assert_eq!(STATS_COUNTERS, expected);
 }
@@ -168,7 +168,7 @@ fn functions(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn the_header_declares_exactly_what_the_library_exports_and_the_manual_names_all_of_it() {
+fn header_exports_and_manual_list_the_same_functions() {
     let declared = functions(&header());
     let output = succeed(Command::new("nm").args(["-D", "--defined-only"]).arg(library()));
     let symbols = String::from_utf8(output.stdout).unwrap();

@@ -97,21 +97,21 @@ fn serve(dir: &TempDir, script: &Arc<Script>) -> Served {
 }
 
 #[test]
-fn a_signal_handler_decides_and_compacts_in_slices() {
+fn signal_handler_decides_and_compacts_in_slices() {
     let mut run = Run::start("handler");
     run.make_active();
     run.ends_well();
 }
 
 #[test]
-fn a_thread_waits_and_does_the_same() {
+fn waiting_thread_decides_and_compacts() {
     let mut run = Run::start("thread");
     run.make_active();
     run.ends_well();
 }
 
 #[test]
-fn a_program_can_fetch_into_a_small_buffer_of_its_own() {
+fn program_fetches_into_its_own_small_buffer() {
     let mut run = Run::start("event");
     run.ready();
     run.script.pages.lock().unwrap().insert(run.child.id(), pages(7, 200));
@@ -126,7 +126,7 @@ fn a_function_may_end_tracking() {
 }
 
 #[test]
-fn a_function_that_crashes_ends_its_program_and_nothing_else() {
+fn crashing_function_ends_only_its_program() {
     let mut run = Run::start("crash");
     run.make_active();
     let status = run.child.wait().unwrap();
@@ -141,7 +141,7 @@ fn a_function_that_crashes_ends_its_program_and_nothing_else() {
 }
 
 #[test]
-fn a_function_that_blocks_is_reported_and_goes_on_when_it_can() {
+fn blocked_function_is_reported_and_later_resumes() {
     let mut run = Run::start("block");
     run.make_active();
     let (served, pid) = (run.served.take().unwrap(), run.child.id());
@@ -154,7 +154,7 @@ fn a_function_that_blocks_is_reported_and_goes_on_when_it_can() {
 }
 
 #[test]
-fn a_program_is_told_that_the_daemon_went_and_finds_the_next() {
+fn program_notices_daemon_exit_and_registers_again() {
     let mut run = Run::start("restart");
     run.ready();
     drop(run.served.take());
@@ -164,7 +164,7 @@ fn a_program_is_told_that_the_daemon_went_and_finds_the_next() {
 }
 
 #[test]
-fn a_program_that_becomes_another_is_left_alone() {
+fn program_is_left_alone_after_exec() {
     let mut run = Run::start("exec");
     let first = run.ready();
     until("the daemon to let it go", || run.script.watches.load(Ordering::SeqCst) == 0);
@@ -176,12 +176,12 @@ fn a_program_that_becomes_another_is_left_alone() {
 }
 
 #[test]
-fn misuse_is_refused_with_an_errno_and_children_have_to_ask_for_themselves() {
+fn misuse_returns_errno_and_children_must_register() {
     Run::start("misuse").ends_well();
 }
 
 #[test]
-fn the_example_moves_its_hot_records_together() {
+fn example_moves_hot_records_together() {
     let dir = TempDir::new().unwrap();
     let example = dir.path().join("hot_records");
     compile(C99, &root().join("examples/c/hot_records.c"), &example);
@@ -200,12 +200,12 @@ fn the_example_moves_its_hot_records_together() {
 }
 
 #[test]
-fn an_arena_gives_and_takes() {
+fn arena_allocates_and_frees() {
     Run::start("arena").ends_well();
 }
 
 #[test]
-fn an_arena_comes_from_the_reserved_pool_where_that_is_large_enough() {
+fn arena_uses_the_reserved_pool_when_large_enough() {
     // More than this test needs: the other tests here have arenas too.
     let Some(pool) = Pool::with(20) else { return };
     Run::start("reserved").ends_well();

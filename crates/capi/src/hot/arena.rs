@@ -184,7 +184,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn extents_get_memory_when_used_and_give_it_back_when_empty() {
+    fn extents_are_populated_on_use_and_released_empty() {
         let handle = create(3 * EXTENT - 5).unwrap();
         let arena = of(handle).unwrap();
         assert_eq!(arena.usage().populated_bytes, 0);
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_arenas_and_alignments_are_refused() {
+    fn invalid_arena_sizes_and_alignments_are_refused() {
         assert!(create(0).is_err() && create(usize::MAX).is_err() && create(1 << 62).is_err());
         let handle = create(1).unwrap();
         let arena = of(handle).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn what_is_allocated_keeps_its_memory(steps in proptest::collection::vec((any::<bool>(), 1usize..3_000_000, 0usize..40), 1..40)) {
+        fn allocated_extents_keep_their_memory(steps in proptest::collection::vec((any::<bool>(), 1usize..3_000_000, 0usize..40), 1..40)) {
             let handle = create(16 << 20).unwrap();
             let arena = of(handle).unwrap();
             let mut live: Vec<(usize, usize)> = Vec::new();

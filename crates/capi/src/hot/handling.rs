@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_collapses_and_less_is_compacted_range_by_range() {
+    fn quarter_hot_collapses_and_less_is_compacted() {
         let all = [pages(1, 127), pages(2, 128), pages(5, 3)].concat();
         let program = program(Choice::Default, &[]);
         let outcome = handle(&all, 128, &mut 10, &mut Readiness::off(), &program);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_objects_of_a_range_that_cannot_be_huge_are_moved_instead() {
+    fn objects_of_uncollapsible_ranges_are_moved() {
         let arena = HugeArena::new(2 * EXTENT).unwrap();
         // Half of the first range becomes a separate mapping.
         let half = ptr::with_exposed_provenance_mut(arena.base());
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_share_nothing_is_made_huge_and_without_a_function_nothing_moves() {
+    fn collapse_needs_share_and_compaction_needs_function() {
         let all = [pages(1, 500), pages(2, 5)].concat();
         let mut program = program(Choice::Default, &[]);
         program.can = false;
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_called_again_while_there_is_more_and_one_without_an_end_is_given_up() {
+    fn function_is_called_until_done_or_call_limit() {
         let all = pages(1, 5);
         let some = program(Choice::Compact, &[Slice::More, Slice::More]);
         assert_eq!(
