@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn much_that_stays_local_is_told() {
+    fn large_local_mappings_are_reported() {
         let told = |len, prot, flags| stays_local(&MapCall { addr: 0, len, prot, flags }).is_some();
         assert!(
             told(1 << 30, RW | PROT_EXEC, ANON)
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_only_a_hint() {
+    fn address_hint_does_not_force_placement() {
         assert_eq!(
             at(0x7000_0000, 1 << 20, RW, ANON),
             MapPlan::Map { len: 1 << 20, align: EXTENT, protect: None }
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_must_stay_local_stays_with_the_kernel() {
+    fn mappings_that_must_stay_local_are_passed_through() {
         let odd = [libc::MAP_STACK, MAP_GROWSDOWN, MAP_HUGETLB, MAP_LOCKED, MAP_32BIT];
         assert!(odd.iter().all(|flag| new(1 << 30, RW, ANON | flag) == MapPlan::PassThrough));
         assert_eq!(new(1 << 30, RW, libc::MAP_SHARED | MAP_ANONYMOUS), MapPlan::PassThrough);
@@ -347,13 +347,13 @@ mod tests {
     }
 
     #[test]
-    fn a_reservation_larger_than_the_arena_could_hold_stays_with_the_kernel() {
+    fn reservation_larger_than_the_arena_is_passed_through() {
         assert_eq!(new(ARENA.len(), PROT_NONE, ANON), MapPlan::PassThrough);
         assert!(matches!(new(ARENA.len(), RW, ANON), MapPlan::Map { .. }));
     }
 
     #[test]
-    fn a_fixed_mapping_over_the_arena_is_managed_if_it_can_be() {
+    fn fixed_mapping_over_arena_is_managed_when_possible() {
         let fixed = ANON | MAP_FIXED;
         let inside = Split {
             before: ARENA.start..ARENA.start,
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn discards_and_hints_are_told_apart() {
+    fn discards_and_hints_are_distinguished() {
         assert_eq!(advice(libc::MADV_DONTNEED), AdvicePlan::Discard);
         assert_eq!(advice(libc::MADV_FREE), AdvicePlan::Discard);
         assert_eq!(advice(libc::MADV_NOHUGEPAGE), AdvicePlan::Accept);
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_move_to_a_fixed_place_is_copied_or_replaces() {
+    fn mremap_to_fixed_address_copies_or_replaces() {
         let fixed = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
         let copy = RemapPlan::Copy { old_len: 2 * PAGE, new_len: 3 * PAGE };
         assert_eq!(moving(ARENA.start, ARENA.start + (1 << 20), fixed), copy);
@@ -436,7 +436,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_parts_of_a_split_are_the_range_and_lie_where_they_say(page in 0_usize..0x300_0000, len in 1_usize..1 << 36) {
+        fn split_parts_cover_the_range(page in 0_usize..0x300_0000, len in 1_usize..1 << 36) {
             let addr = page * PAGE;
             let end = addr + len.next_multiple_of(PAGE);
             match split(addr, len, &ARENA) {

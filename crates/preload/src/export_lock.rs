@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use hiroma_far::Pager;
 use hiroma_units::PAGE;
 
-use crate::export_mmap::{Outcome, arena, everywhere, far_or_unreachable, managed, status};
+use crate::export_mmap::{CallResult, arena, everywhere, far_or_unreachable, managed, status};
 use crate::sys::{self, Errno};
 
-pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> Outcome<()> {
+pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> CallResult<()> {
     // SAFETY: locking changes no content.
     let kernel = |addr, len| unsafe { sys::call(number, [addr, len, flags, 0, 0, 0]).map(drop) };
     // Unlike the rest of the family, these calls accept any address.
@@ -53,7 +53,7 @@ const CAP_IPC_LOCK: u32 = 14;
 /// Managed memory stays local from its next use on, and the limit yields to it, as with `mlock`.
 /// The kernel's call would populate each reservation, including the pager's, so it is not made;
 /// unmanaged memory is local in any case.
-pub fn do_mlockall(flags: usize) -> Outcome<()> {
+pub fn do_mlockall(flags: usize) -> CallResult<()> {
     const CURRENT: usize = libc::MCL_CURRENT as usize;
     const FUTURE: usize = libc::MCL_FUTURE as usize;
     const ONFAULT: usize = libc::MCL_ONFAULT as usize;
@@ -81,7 +81,7 @@ pub fn do_mlockall(flags: usize) -> Outcome<()> {
     Ok(())
 }
 
-pub fn do_munlockall() -> Outcome<()> {
+pub fn do_munlockall() -> CallResult<()> {
     LOCK_FUTURE.store(false, Relaxed);
     if !arena().is_empty() {
         far_or_unreachable(|pager| pager.unpin_all().map(|()| 0))?;

@@ -16,21 +16,21 @@ use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, 
 use crate::sys::{self, Errno};
 use crate::{export_exec, export_lock, runtime, scope};
 
-pub type Outcome<T> = Result<T, Errno>;
+pub type CallResult<T> = Result<T, Errno>;
 
 fn errno_of(error: PagerError) -> Errno {
     Errno(error.errno())
 }
 
 /// The return value in C: the value, or -1 and `errno`.
-pub fn answer(outcome: Outcome<usize>) -> usize {
+pub fn answer(outcome: CallResult<usize>) -> usize {
     outcome.unwrap_or_else(|Errno(errno)| {
         sys::set_errno(errno);
         usize::MAX
     })
 }
 
-pub fn status(outcome: Outcome<()>) -> c_int {
+pub fn status(outcome: CallResult<()>) -> c_int {
     answer(outcome.map(|()| 0)) as c_int
 }
 
@@ -49,7 +49,7 @@ pub fn managed(addr: usize, len: usize) -> Option<Split> {
 pub fn inside(
     split: &Split,
     f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
-) -> Outcome<()> {
+) -> CallResult<()> {
     let Range { start, end } = split.inside;
     runtime::far(|pager| f(pager, start, end - start)).unwrap_or(Ok(())).map_err(errno_of)
 }
@@ -58,8 +58,8 @@ pub fn inside(
 pub fn everywhere(
     split: &Split,
     f: impl FnOnce(&Pager, usize, usize) -> Result<(), PagerError>,
-    g: impl Fn(usize, usize) -> Outcome<()>,
-) -> Outcome<()> {
+    g: impl Fn(usize, usize) -> CallResult<()>,
+) -> CallResult<()> {
     inside(split, f)?;
     split.outside().try_for_each(|part| g(part.start, part.len()))
 }
@@ -140,7 +140,7 @@ fn tell_full() {
 }
 
 /// Fails if anything is mapped in the managed part.
-pub fn must_be_free(split: &Split) -> Outcome<()> {
+pub fn must_be_free(split: &Split) -> CallResult<()> {
     let Range { start, end } = split.inside;
     let free = runtime::far(|pager| pager.is_free(start, end - start));
     if free.unwrap_or(Ok(false)).map_err(errno_of)? { Ok(()) } else { Err(Errno(libc::EEXIST)) }
@@ -153,7 +153,7 @@ pub fn do_mmap(
     flags: c_int,
     fd: c_int,
     offset: i64,
-) -> Outcome<usize> {
+) -> CallResult<usize> {
     // SAFETY: the program requested this call, at its own risk.
     let with_flags = |flags: c_int, addr: usize, len: usize, offset: i64| unsafe {
         sys::mmap(addr, len, prot, flags, fd, offset)
@@ -256,7 +256,7 @@ pub unsafe extern "C" fn mmap64(
     answer(do_mmap(addr as usize, len, prot, flags, fd, offset)) as *mut c_void
 }
 
-pub fn do_munmap(addr: usize, len: usize) -> Outcome<()> {
+pub fn do_munmap(addr: usize, len: usize) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::munmap(addr, len) };
     match managed(addr, len) {
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
     status(do_munmap(addr as usize, len))
 }
 
-pub fn do_mprotect(addr: usize, len: usize, prot: c_int) -> Outcome<()> {
+pub fn do_mprotect(addr: usize, len: usize, prot: c_int) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::mprotect(addr, len, prot) };
     let Some(split) = managed(addr, len) else {
@@ -299,7 +299,7 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
     status(do_mprotect(addr as usize, len, prot))
 }
 
-pub fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> Outcome<()> {
+pub fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> CallResult<()> {
     if pkey == -1 {
         return do_mprotect(addr, len, prot);
     }
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn pkey_mprotect(
     status(do_pkey_mprotect(addr as usize, len, prot, pkey))
 }
 
-pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> Outcome<()> {
+pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::madvise(addr, len, advice) };
     let Some(split) = managed(addr, len) else {
@@ -375,7 +375,7 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
     do_madvise(addr as usize, len, advice).map_or_else(|Errno(errno)| errno, |()| 0)
 }
 
-pub fn do_mremap(call: RemapCall) -> Outcome<usize> {
+pub fn do_mremap(call: RemapCall) -> CallResult<usize> {
     let RemapCall { old, old_len, new_len, flags, new } = call;
     // SAFETY: the program requested this call.
     let kernel =
@@ -414,12 +414,14 @@ pub fn do_mremap(call: RemapCall) -> Outcome<usize> {
     }
 }
 
-pub fn far_or_unreachable(f: impl FnOnce(&Pager) -> Result<usize, PagerError>) -> Outcome<usize> {
+pub fn far_or_unreachable(
+    f: impl FnOnce(&Pager) -> Result<usize, PagerError>,
+) -> CallResult<usize> {
     runtime::far(f).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
 }
 
 /// Copies managed memory to an address that the program chose. The processor copies the content.
-fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Outcome<()> {
+fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> CallResult<()> {
     do_mmap(
         new,
         new_len,
@@ -461,7 +463,7 @@ pub unsafe extern "C" fn mremap(
 
 /// Calls that only inspect mappings. The pager checks the range first, because memory that the
 /// program has unmapped is still mapped in the kernel.
-pub fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> Outcome<()> {
+pub fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> CallResult<()> {
     if let Some(split) = managed(addr, len) {
         inside(&split, Pager::all_mapped)?;
     }

@@ -10,20 +10,20 @@ use std::mem::MaybeUninit;
 use hiroma_far::Pager;
 use hiroma_units::PAGE;
 
-use crate::export_mmap::{Outcome, answer, do_munmap, inside, managed, must_be_free, status};
+use crate::export_mmap::{CallResult, answer, do_munmap, inside, managed, must_be_free, status};
 use crate::sys::{self, Errno, Lock};
 
 /// Attachments in the arena, as start and length; 0: free. More than these are not remembered, and
 /// their addresses stay unmanaged after the end of the attachment.
 static ATTACHED: Lock<[(usize, usize); 256]> = Lock::new([(0, 0); 256]);
 
-fn kernel(id: c_int, addr: usize, flags: c_int) -> Outcome<usize> {
+fn kernel(id: c_int, addr: usize, flags: c_int) -> CallResult<usize> {
     // SAFETY: the program requested this call, at its own risk.
     unsafe { sys::call(libc::SYS_shmat, [id as usize, addr, flags as usize, 0, 0, 0]) }
 }
 
 /// Length of the memory in whole pages.
-fn len_of(id: c_int) -> Outcome<usize> {
+fn len_of(id: c_int) -> CallResult<usize> {
     let mut info = MaybeUninit::<libc::shmid_ds>::zeroed();
     let arguments = [id as usize, libc::IPC_STAT as usize, info.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: there is room for the answer, which is zero until then.
@@ -34,7 +34,7 @@ fn len_of(id: c_int) -> Outcome<usize> {
     Ok(info.shm_segsz.next_multiple_of(PAGE))
 }
 
-pub fn do_shmat(id: c_int, addr: usize, flags: c_int) -> Outcome<usize> {
+pub fn do_shmat(id: c_int, addr: usize, flags: c_int) -> CallResult<usize> {
     let start = if flags & libc::SHM_RND != 0 { addr & !(PAGE - 1) } else { addr };
     if start == 0 || managed(start & !(PAGE - 1), PAGE).is_none() {
         return kernel(id, addr, flags);
@@ -57,7 +57,7 @@ pub fn do_shmat(id: c_int, addr: usize, flags: c_int) -> Outcome<usize> {
     Ok(at)
 }
 
-pub fn do_shmdt(addr: usize) -> Outcome<()> {
+pub fn do_shmdt(addr: usize) -> CallResult<()> {
     let known = {
         let mut attached = ATTACHED.lock();
         let place = attached.iter_mut().find(|(start, len)| *len > 0 && *start == addr);

@@ -10,7 +10,7 @@ use crate::classify::RemapCall;
 use crate::export_fork::passed_to_clone;
 use crate::export_lock::{do_mlock, do_mlockall, do_munlockall};
 use crate::export_mmap::{
-    Outcome, answer, do_look, do_madvise, do_mmap, do_mprotect, do_mremap, do_munmap,
+    CallResult, answer, do_look, do_madvise, do_mmap, do_mprotect, do_mremap, do_munmap,
     do_pkey_mprotect, managed,
 };
 use crate::export_shm::{do_shmat, do_shmdt};
@@ -54,8 +54,8 @@ unsafe fn clone3_fork(args: usize, len: usize) -> Option<[Range<usize>; 6]> {
 fn futex(
     words: [usize; 2],
     operation: c_int,
-    kernel: impl Fn() -> Outcome<usize>,
-) -> Outcome<usize> {
+    kernel: impl Fn() -> CallResult<usize>,
+) -> CallResult<usize> {
     const TRIES: usize = 1000;
     let has_second = matches!(
         operation & libc::FUTEX_CMD_MASK,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     // SAFETY: the program requested this call.
     let kernel = || unsafe { sys::call(number, [a, b, c, d, e, f]) };
-    let done = |outcome: Outcome<()>| outcome.map(|()| 0);
+    let done = |outcome: CallResult<()>| outcome.map(|()| 0);
     let outcome = match number {
         libc::SYS_mmap => do_mmap(a, b, c as c_int, d as c_int, e as c_int, f as i64),
         libc::SYS_munmap => done(do_munmap(a, b)),

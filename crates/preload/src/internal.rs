@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn freed_memory_is_zero_when_it_is_asked_for_zeroed() {
+    fn zeroed_allocation_clears_reused_memory() {
         let size = 8 << 20;
         for _ in 0..3 {
             let block = allocate(size, 16, true);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_the_stretch_holds_is_refused() {
+    fn allocation_beyond_the_reserve_is_refused() {
         assert!(allocate(SPAN_MAX, 16, false).is_null());
         assert!(allocate(usize::MAX - 8, 16, false).is_null());
     }

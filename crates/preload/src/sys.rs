@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_lets_one_thread_in_at_a_time() {
+    fn lock_admits_one_thread_at_a_time() {
         let counter = Arc::new(Lock::new(0_u64));
         let threads: Vec<_> = (0..4)
             .map(|_| {

@@ -13,17 +13,17 @@ const INSISTED: &str = "hiroma: the program takes 64MiB of address space where i
                         what it keeps there is not far and not in --local\n";
 
 #[test]
-fn the_malloc_family_keeps_its_promises() {
+fn malloc_family_meets_its_contract() {
     passes("malloc_family", 1024 * MIB, &["managed"]);
 }
 
 #[test]
-fn the_mmap_family_keeps_its_promises() {
+fn mmap_family_meets_its_contract() {
     passes_saying("mappings", 1024 * MIB, &[], INSISTED);
 }
 
 #[test]
-fn both_keep_their_promises_when_memory_is_short() {
+fn both_families_meet_contracts_under_memory_pressure() {
     passes("malloc_family", 32 * MIB, &["managed"]);
     passes_saying("mappings", 32 * MIB, &[], INSISTED);
 }
@@ -40,29 +40,29 @@ fn threads_share_blocks_and_keep_their_stacks_local() {
 }
 
 #[test]
-fn a_storm_of_signals_does_no_harm() {
+fn signal_storm_does_no_harm() {
     passes("signals", 64 * MIB, &[]);
 }
 
 #[test]
-fn a_program_with_its_own_allocator_is_served_through_mmap() {
+fn own_allocator_is_served_through_mmap() {
     passes("own_allocator", 64 * MIB, &[]);
 }
 
 #[test]
-fn data_beyond_the_limit_comes_back_as_it_was() {
+fn data_beyond_the_limit_is_intact() {
     passes("far_more", 48 * MIB, &["192"]);
 }
 
 #[test]
-fn without_configuration_everything_is_the_c_librarys() {
+fn without_configuration_calls_go_to_libc() {
     let program = compile("malloc_family", &[]);
     let output = succeed(preloaded(&program, None).arg("plain"));
     assert_eq!(output.stdout, b"ok\n");
 }
 
 #[test]
-fn a_configuration_that_cannot_be_read_ends_the_program_with_a_message() {
+fn unreadable_configuration_aborts_with_a_message() {
     let output = preloaded("/bin/true", None)
         .env(hiroma_far::config::CONFIG_ENV, "{nonsense")
         .output()
@@ -96,7 +96,7 @@ fn ordinary_programs_run_unchanged() {
 }
 
 #[test]
-fn the_library_depends_on_nothing_that_could_reach_managed_memory() {
+fn library_has_no_dependency_touching_managed_memory() {
     let symbols =
         succeed(Command::new("nm").args(["--dynamic", "--undefined-only"]).arg(library())).stdout;
     let symbols = String::from_utf8(symbols).unwrap();

@@ -33,7 +33,7 @@ const THREADS: &str =
     "getauxval pthread_attr_getguardsize pthread_attr_getstack pthread_getattr_np sigaltstack";
 
 #[test]
-fn nothing_of_the_c_library_is_called_that_a_helper_must_not_wait_for() {
+fn no_blocking_libc_function_is_called() {
     let output = Command::new("nm")
         .args(["-D", "--undefined-only", "--format=posix"])
         .arg(library())
