@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::ops::Range;
 
-use crate::stream::{Kept, WINDOW};
+use crate::stream::{CachedBlocks, WINDOW};
 use crate::sys;
 
 /// Maximum amount of written data behind a stream that may await write-back; beyond it the stream
@@ -12,27 +12,27 @@ pub const BEHIND: u64 = 256 << 20;
 
 /// Finds where the file has pages in the cache. None if more than half of it is cached, or if that
 /// cannot be determined; the file is then left alone.
-pub fn look(fd: c_int, size: u64) -> Option<Kept> {
+pub fn look(fd: c_int, size: u64) -> Option<CachedBlocks> {
     let cached = sys::cached_pages(fd, 0, size.max(1))?;
     if cached.saturating_mul(4096) > size / 2 && size > 0 {
         return None;
     }
     if cached == 0 {
-        return Some(Kept::none());
+        return Some(CachedBlocks::none());
     }
-    Some(Kept::look(size, |range| {
+    Some(CachedBlocks::look(size, |range| {
         sys::cached_pages(fd, range.start, range.end - range.start) != Some(0)
     }))
 }
 
 /// Drops the cache behind a reading stream.
-pub fn drop_read(fd: c_int, kept: &Kept, range: Range<u64>) {
+pub fn drop_read(fd: c_int, kept: &CachedBlocks, range: Range<u64>) {
     kept.others(range, |part| sys::drop_cached(fd, part.start, part.end - part.start));
 }
 
 /// Starts write-back of written data, and drops what has been written back. Returns the offset up
 /// to which nothing is left behind.
-pub fn drop_written(fd: c_int, kept: &Kept, written: Range<u64>, from: u64) -> u64 {
+pub fn drop_written(fd: c_int, kept: &CachedBlocks, written: Range<u64>, from: u64) -> u64 {
     sys::write_back(fd, written.start, written.end - written.start, false);
     // After a jump nothing is in between.
     let near = from <= written.start && written.start - from <= BEHIND + 2 * WINDOW;
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cached_file_is_left_alone_and_a_dropped_one_is_not() {
+    fn cached_file_is_kept_and_uncached_is_dropped() {
         let (_dir, file) = file(4 << 20);
         let fd = file.as_raw_fd();
         if sys::cached_pages(fd, 0, 1).is_none() {
@@ -82,7 +82,7 @@ mod tests {
             return;
         }
         assert!(look(fd, 4 << 20).is_none());
-        drop_read(fd, &Kept::none(), 0..4 << 20);
+        drop_read(fd, &CachedBlocks::none(), 0..4 << 20);
         let left = sys::cached_pages(fd, 0, 4 << 20).unwrap();
         if left > 512 {
             hiroma_testkit::skip!(Machine, "this file system keeps what it is told to drop");

@@ -10,7 +10,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::cache;
-use crate::stream::{Kept, SMALL, Stream};
+use crate::stream::{CachedBlocks, SMALL, Stream};
 use crate::sys::{self, File};
 
 /// Descriptors from this number on are left alone.
@@ -29,7 +29,7 @@ pub enum Kind {
 pub struct State {
     pub kind: Kind,
     pub file: File,
-    pub kept: Kept,
+    pub kept: CachedBlocks,
     /// The position, if it is known.
     pub at: Option<u64>,
     pub reading: Stream,
@@ -80,7 +80,7 @@ impl State {
         State {
             kind: Kind::Unknown,
             file: File { device: 0, inode: 0, size: 0 },
-            kept: Kept::none(),
+            kept: CachedBlocks::none(),
             at: None,
             stdio: 0,
             reading: Stream::new(),
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_used_by_one_at_a_time_and_nobody_waits() {
+    fn slot_has_one_user_and_never_blocks() {
         let held = take(900).unwrap();
         assert!(take(900).is_none());
         drop(held);

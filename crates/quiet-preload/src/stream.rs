@@ -14,21 +14,21 @@ const BLOCKS: usize = 2048;
 
 /// The blocks of a file that had cached pages before the program started.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct CachedBlocks {
     /// A block is a window, doubled this many times.
     doubled: u32,
     bits: [u64; BLOCKS / 64],
 }
 
-impl Kept {
+impl CachedBlocks {
     /// No block is kept.
-    pub const fn none() -> Kept {
-        Kept { doubled: 0, bits: [0; BLOCKS / 64] }
+    pub const fn none() -> CachedBlocks {
+        CachedBlocks { doubled: 0, bits: [0; BLOCKS / 64] }
     }
 
     /// Calls `cached` for each block of a file of `size` bytes.
-    pub fn look(size: u64, mut cached: impl FnMut(Range<u64>) -> bool) -> Kept {
-        let mut kept = Kept::none();
+    pub fn look(size: u64, mut cached: impl FnMut(Range<u64>) -> bool) -> CachedBlocks {
+        let mut kept = CachedBlocks::none();
         while size.div_ceil(kept.block()) > BLOCKS as u64 {
             kept.doubled += 1;
         }
@@ -124,7 +124,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_file_read_in_one_go_is_a_stream_and_is_dropped_behind() {
+    fn sequential_read_is_dropped_behind() {
         let mut stream = Stream::new();
         let mut dropped: u64 = 0;
         for at in (0..64 << 20).step_by(128 << 10) {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_again_is_not_dropped_any_more() {
+    fn file_read_again_is_no_longer_dropped() {
         let mut stream = Stream::new();
         for at in [0, 1 << 20, 2 << 20, 0] {
             stream.begin(at);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_at_the_head_of_a_file_before_it_is_read_is_no_reading_twice() {
+    fn reading_the_header_first_is_not_rereading() {
         let mut stream = Stream::new();
         stream.begin(0);
         stream.passed(4096);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn blocks_that_were_cached_are_kept() {
         let size = 100 << 20;
-        let kept = Kept::look(size, |range| range.start == 16 << 20);
+        let kept = CachedBlocks::look(size, |range| range.start == 16 << 20);
         let mut dropped = Vec::new();
         kept.others(4096..40 << 20, |range| dropped.push(range));
         assert_eq!(
@@ -174,7 +174,7 @@ mod tests {
         );
         // The number of blocks is limited, however large the file is.
         let mut asked = 0;
-        Kept::look(1 << 50, |_| {
+        CachedBlocks::look(1 << 50, |_| {
             asked += 1;
             true
         })
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn only_what_was_passed_is_dropped(steps in prop::collection::vec((0u64..5, 1u64..3_000_000), 1..200)) {
+        fn only_passed_bytes_are_dropped(steps in prop::collection::vec((0u64..5, 1u64..3_000_000), 1..200)) {
             let mut stream = Stream::new();
             let (mut at, mut passed) = (0u64, Vec::new());
             for (jump, bytes) in steps {
