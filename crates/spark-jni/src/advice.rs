@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_mapped_is_refused() {
+    fn unmapped_range_is_refused() {
         for advice in (0..3).filter_map(Advice::from_number) {
             assert_eq!(
                 advise(0, 2 << 20, advice).unwrap_err().raw_os_error(),

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_can_be_written_and_what_is_too_much_is_refused() {
+    fn mapped_memory_is_writable_and_oversize_refused() {
         const LEN: usize = 3 << 20;
         let at = map(LEN).unwrap();
         // SAFETY: mapped above, and unmapped below.
@@ -79,13 +79,13 @@ mod tests {
     }
 
     #[test]
-    fn symbols_are_found_if_they_are_there() {
+    fn symbols_are_found_when_present() {
         assert!(symbol(c"madvise").is_some());
         assert_eq!(symbol(c"no_library_has_this"), None);
     }
 
     #[test]
-    fn the_kernel_tells_which_pages_are_in_memory() {
+    fn page_scan_reports_resident_pages() {
         const PAGE: usize = 4096;
         let memory = vec![1u8; 4 * PAGE];
         let start = memory.as_ptr().expose_provenance() & !(PAGE - 1);

@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn own_memory_is_read_and_what_is_not_mapped_is_an_error() {
+    fn own_memory_is_readable_and_unmapped_fails() {
         let memory = OwnMemory::open().unwrap();
         let number = 0x1234_5678_9abc_def0_u64;
         assert_eq!(memory.u64((&raw const number).expose_provenance() as u64).unwrap(), number);
