@@ -112,7 +112,7 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn titles_become_names_of_files() {
+    fn titles_become_file_names() {
         assert_eq!(
             super::file_name("Figure 2: when others are told"),
             "figure-2-when-others-are-told"

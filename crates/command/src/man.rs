@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_synopsis_shows_values_and_what_may_be_left_out() {
+    fn synopsis_shows_values_and_optional_parts() {
         let mut command = Command::new("tool").subcommand(
             Command::new("run")
                 .arg(Arg::new("size").long("size").short('s').value_name("SIZE"))

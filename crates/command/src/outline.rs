@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_outline_adds_nothing() {
+    fn invalid_outline_adds_nothing() {
         let text = "usage: something\nunknown sub\tx\t0\thelp\n\t\t\n";
         assert_eq!(outline(&with_outline(Command::new("other"), text)), "");
     }
