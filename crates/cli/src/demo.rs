@@ -301,7 +301,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_the_same_only_byte_by_byte() {
+    fn file_comparison_is_byte_by_byte() {
         let dir = tempfile::tempdir().unwrap();
         let file = |name: &str, content: &[u8]| {
             fs::write(dir.path().join(name), content).unwrap();

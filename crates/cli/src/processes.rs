@@ -81,7 +81,7 @@ mod tests {
     use std::process::Command;
 
     #[test]
-    fn the_tree_of_a_process_holds_its_children() {
+    fn process_tree_includes_children() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let tree = tree(std::process::id());
         assert!(tree.contains(&child.id()) && is_alive(child.id()));

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distributions_kernels_are_told_apart() {
+    fn distribution_kernels_are_distinguished() {
         assert_eq!(KernelVersion::parse("6.1.0-30-amd64"), Some(KernelVersion(6, 1)));
         assert_eq!(KernelVersion::parse("5.4.0-200-generic"), Some(KernelVersion(5, 4)));
         assert_eq!(KernelVersion::parse("6.12-rc1"), Some(KernelVersion(6, 12)));

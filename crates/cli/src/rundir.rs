@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn only_runs_without_a_living_process_are_cleared_away() {
+    fn only_dead_runs_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let dead = u32::MAX / 2;
         let make = |name: &str, page: u32| {

@@ -63,7 +63,7 @@ fn a_hot_set_stays_local_beside_cold_memory() {
 }
 
 #[test]
-fn a_run_that_may_not_read_them_says_why_and_its_bytes_are_right() {
+fn unprivileged_run_explains_missing_bits_and_stays_correct() {
     let dir = tempfile::tempdir().unwrap();
     let caps = "--bounding-set=-sys_admin,-bpf,-perfmon";
     let without = || {
@@ -87,7 +87,7 @@ fn a_run_that_may_not_read_them_says_why_and_its_bytes_are_right() {
 }
 
 #[test]
-fn a_run_that_is_killed_leaves_no_file() {
+fn killed_run_leaves_no_file() {
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "hot-and-cold", HOT_AND_COLD, &[]);
     let mut command = hiroma(["run", "--quiet", "--local", "32M"]);

@@ -75,7 +75,7 @@ fn counters(pid: u32) -> Vec<Value> {
 }
 
 #[test]
-fn ctl_shows_and_changes_the_limit_of_a_running_program() {
+fn ctl_shows_and_changes_a_running_limit() {
     let dir = tempfile::tempdir().unwrap();
     let sweep = Sweep::start(dir.path(), &[]);
     // Once by the id of the program, and once by that of its `hiroma run`.
@@ -102,7 +102,7 @@ fn ctl_shows_and_changes_the_limit_of_a_running_program() {
 }
 
 #[test]
-fn the_summary_and_the_statistics_tell_what_was_far() {
+fn summary_and_statistics_report_far_memory() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stats.json");
     let summary = Sweep::start(dir.path(), &["--stats", file.to_str().unwrap()]).finish();
@@ -149,7 +149,7 @@ fn progress_shows_where_the_memory_is() {
 }
 
 #[test]
-fn children_count_as_well() {
+fn children_are_counted() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stats.json");
     let run = hiroma([
@@ -262,7 +262,7 @@ fn children_without_far_memory_are_named() {
 }
 
 #[test]
-fn locked_memory_beyond_the_limit_leaves_room_for_the_rest() {
+fn mlock_beyond_the_limit_leaves_working_memory() {
     let dir = tempfile::tempdir().unwrap();
     let source = r#"
         #include <stdio.h>
@@ -292,7 +292,7 @@ fn locked_memory_beyond_the_limit_leaves_room_for_the_rest() {
 }
 
 #[test]
-fn a_locked_page_in_each_extent_holds_no_more_than_itself() {
+fn locked_page_pins_only_itself_per_extent() {
     let dir = tempfile::tempdir().unwrap();
     let source = r#"
         #include <stdio.h>
@@ -320,7 +320,7 @@ fn a_locked_page_in_each_extent_holds_no_more_than_itself() {
 }
 
 #[test]
-fn memory_that_is_read_only_and_shared_with_children_leaves() {
+fn read_only_memory_shared_with_children_is_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let source = r#"
         #include <stdio.h>
@@ -360,7 +360,7 @@ fn memory_that_is_read_only_and_shared_with_children_leaves() {
 }
 
 #[test]
-fn a_program_that_becomes_one_without_far_memory_lives_on() {
+fn program_survives_exec_of_an_unmanaged_one() {
     let dir = tempfile::tempdir().unwrap();
     let source = "#include <stdio.h>\n#include <unistd.h>\nint main(void) { sleep(2); puts(\"done\"); return 3; }";
     let alone = compile(dir.path(), "alone", source, &["-static"]);

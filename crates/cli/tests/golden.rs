@@ -12,7 +12,7 @@ use common::{hiroma, output};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
-fn the_man_pages_are_those_of_the_help() {
+fn man_pages_match_the_help() {
     let dir = tempfile::tempdir().unwrap();
     common::bench();
     assert!(output(["man", dir.path().to_str().unwrap()]).status.success());
@@ -40,7 +40,7 @@ fn the_man_pages_are_those_of_the_help() {
 }
 
 #[test]
-fn who_asks_for_nothing_is_told_where_to_begin() {
+fn no_arguments_prints_first_steps() {
     let first = output::<&str>([]);
     let text = String::from_utf8(first.stderr).unwrap();
     assert_eq!(first.status.code(), Some(2));
@@ -75,7 +75,7 @@ fn shells_complete_commands_and_options() {
 }
 
 #[test]
-fn doctor_says_the_same_in_both_forms_and_by_its_exit_code() {
+fn doctor_text_json_and_exit_code_agree() {
     let (text, json) = (output(["doctor"]), output(["doctor", "--json"]));
     assert_eq!(text.status.code(), json.status.code());
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
@@ -92,7 +92,7 @@ fn doctor_says_the_same_in_both_forms_and_by_its_exit_code() {
 }
 
 #[test]
-fn doctor_finds_what_is_lacking() {
+fn doctor_reports_missing_parts() {
     let output = hiroma(["doctor"]).env("HIROMA_PRELOAD", "/no/such/library.so").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -100,7 +100,7 @@ fn doctor_finds_what_is_lacking() {
 }
 
 #[test]
-fn a_server_says_where_it_is_and_stops_when_told() {
+fn server_prints_its_address_and_stops_on_signal() {
     let mut server = hiroma(["serve", "--listen", "127.0.0.1:0", "--memory", "64M"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -38,7 +38,7 @@ fn counts(load: &Load, extra: &[&str]) -> BTreeMap<u64, u64> {
 }
 
 #[test]
-fn show_tells_pages_that_are_touched_from_those_that_are_not() {
+fn show_separates_touched_from_untouched_pages() {
     if !possible() {
         return;
     }
@@ -46,7 +46,7 @@ fn show_tells_pages_that_are_touched_from_those_that_are_not() {
 }
 
 #[test]
-fn show_does_so_with_clear_refs_too() {
+fn show_separates_pages_with_clear_refs() {
     if !possible() {
         return;
     }
@@ -73,7 +73,7 @@ fn shown_by(backend: &str, mib: u64) {
 }
 
 #[test]
-fn show_writes_lines_and_a_picture() {
+fn show_writes_lines_and_an_image() {
     let load = Load::start(8, "sequential", |_| {});
     let dir = tempfile::tempdir().unwrap();
     let picture = dir.path().join("heat.png");
@@ -96,7 +96,7 @@ fn show_writes_lines_and_a_picture() {
 }
 
 #[test]
-fn a_page_that_a_child_shares_is_not_counted() {
+fn page_shared_with_a_child_is_not_counted() {
     if !possible() {
         return;
     }
@@ -113,7 +113,7 @@ fn a_page_that_a_child_shares_is_not_counted() {
 }
 
 #[test]
-fn damon_is_left_alone_where_somebody_uses_it() {
+fn damon_in_use_is_not_disturbed() {
     let owners = "/sys/kernel/mm/damon/admin/kdamonds/nr_kdamonds";
     let before = fs::read_to_string(owners).unwrap_or_default();
     if before.is_empty() || before.trim() == "0" {
@@ -133,7 +133,7 @@ fn damon_is_left_alone_where_somebody_uses_it() {
 }
 
 #[test]
-fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
+fn manage_collapses_explains_and_undoes() {
     if !possible() {
         return;
     }
@@ -181,7 +181,7 @@ fn manage_makes_hot_ranges_huge_explains_it_and_takes_it_back() {
 }
 
 #[test]
-fn a_budget_holds() {
+fn manage_respects_the_budget() {
     if !possible() {
         return;
     }
@@ -193,7 +193,7 @@ fn a_budget_holds() {
 }
 
 #[test]
-fn two_managers_on_one_process_are_one_too_many() {
+fn second_manager_on_one_process_is_refused() {
     if !possible() {
         return;
     }
@@ -214,7 +214,7 @@ fn two_managers_on_one_process_are_one_too_many() {
 }
 
 #[test]
-fn a_process_that_refuses_huge_pages_is_left_alone_and_it_is_said() {
+fn process_refusing_huge_pages_is_left_alone() {
     let load = Load::start(8, "sequential", |job| job["refuses_huge"] = json!(true));
     let managed = hot(&["manage", "--pid", &load.pid()]);
     assert_eq!(managed.status.code(), Some(2));
@@ -223,7 +223,7 @@ fn a_process_that_refuses_huge_pages_is_left_alone_and_it_is_said() {
 }
 
 #[test]
-fn a_process_that_does_not_exist_or_ends_is_told_of() {
+fn missing_or_ended_process_is_reported() {
     for command in ["show", "manage"] {
         let missing = hot(&[command, "--pid", "4194303"]);
         assert_eq!(missing.status.code(), Some(2));
@@ -255,7 +255,7 @@ fn a_process_that_does_not_exist_or_ends_is_told_of() {
 }
 
 #[test]
-fn nonsense_is_refused_before_anything_happens() {
+fn invalid_options_are_refused_up_front() {
     for args in [
         ["manage", "--pid", "1", "--budget", "0"],
         ["manage", "--pid", "1", "--growth", "200%"],
@@ -295,7 +295,7 @@ fn nonsense_is_refused_before_anything_happens() {
 }
 
 #[test]
-fn run_passes_exit_codes_through() {
+fn run_passes_exit_codes() {
     let output = hot(&["run", "--", "sh", "-c", "echo out; exit 3"]);
     assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(3), "out\n"));
     let output = hot(&["run", "--", "no-such-program-anywhere"]);
@@ -303,7 +303,7 @@ fn run_passes_exit_codes_through() {
 }
 
 #[test]
-fn a_user_without_rights_is_told_what_is_missing() {
+fn unprivileged_user_is_told_the_missing_rights() {
     if !rustix::process::geteuid().is_root() {
         hiroma_testkit::skip!(Root, "only root can become nobody");
         return;
@@ -354,7 +354,7 @@ fn a_user_without_rights_is_told_what_is_missing() {
 }
 
 #[test]
-fn a_manager_that_was_killed_is_told_of_and_another_may_follow() {
+fn killed_manager_is_reported_and_can_be_replaced() {
     if !possible() {
         return;
     }
@@ -384,7 +384,7 @@ fn a_manager_that_was_killed_is_told_of_and_another_may_follow() {
 }
 
 #[test]
-fn what_a_measurement_started_ends_with_it_also_when_it_is_killed() {
+fn children_end_with_a_killed_measurement() {
     let script = "\"$0\" with-parent --parent $$ -- sleep 600 & echo $!; wait";
     let mut parent = Command::new("sh")
         .args(["-c", script])

@@ -190,7 +190,7 @@ fn manage_until(
 }
 
 #[test]
-fn locked_memory_does_not_count_and_shared_memory_and_files_are_not_looked_at() {
+fn locked_shared_and_file_memory_is_skipped() {
     if !possible() {
         return;
     }
@@ -252,7 +252,7 @@ fn locked_memory_does_not_count_and_shared_memory_and_files_are_not_looked_at() 
 }
 
 #[test]
-fn a_range_that_cannot_be_huge_is_tried_once() {
+fn uncollapsible_range_is_tried_once() {
     if !possible() {
         return;
     }
@@ -267,7 +267,7 @@ fn a_range_that_cannot_be_huge_is_tried_once() {
 }
 
 #[test]
-fn a_range_that_is_refused_for_now_is_tried_three_times_and_then_left_alone() {
+fn temporarily_refused_range_is_tried_three_times() {
     if !possible() {
         return;
     }
@@ -332,7 +332,7 @@ impl Drop for Cgroup {
 }
 
 #[test]
-fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
+fn process_keeps_small_pages_when_memory_is_short() {
     if !possible() {
         return;
     }
@@ -370,7 +370,7 @@ fn without_memory_for_a_huge_page_the_process_goes_on_with_small_ones() {
 }
 
 #[test]
-fn who_only_looks_at_a_managed_process_is_told_that_both_see_less() {
+fn observer_of_a_managed_process_is_warned() {
     if !possible() {
         return;
     }

@@ -29,7 +29,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn it_serves_until_it_is_told_to_stop_and_a_second_one_is_refused() {
+fn serve_runs_until_stopped_and_refuses_a_second() {
     let dir = TempDir::new().unwrap();
     let socket = dir.path().join("hot.sock");
     let mut child =
@@ -65,7 +65,7 @@ fn it_serves_until_it_is_told_to_stop_and_a_second_one_is_refused() {
 }
 
 #[test]
-fn absurd_options_are_refused() {
+fn invalid_serve_options_are_refused() {
     let dir = TempDir::new().unwrap();
     for (option, value, part) in [
         ("--budget", "1M", "less than one huge page"),

@@ -255,7 +255,7 @@ fn a_32_bit_process_is_managed() {
 }
 
 #[test]
-fn a_process_that_remaps_and_unmaps_meanwhile_keeps_its_content() {
+fn remapping_process_keeps_its_content() {
     if !possible() {
         return;
     }
@@ -310,7 +310,7 @@ fn pretending(what: &str, args: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn without_collapsing_or_with_huge_pages_switched_off_nothing_happens_and_it_is_said() {
+fn missing_collapse_or_disabled_thp_is_reported() {
     if !Path::new("/sys/kernel/mm/transparent_hugepage/enabled").exists() {
         hiroma_testkit::skip!(Machine, "this kernel has no transparent huge pages");
         return;
@@ -330,7 +330,7 @@ fn without_collapsing_or_with_huge_pages_switched_off_nothing_happens_and_it_is_
 }
 
 #[test]
-fn without_bpf_the_next_way_is_taken_and_named() {
+fn fallback_backend_is_used_and_named_without_bpf() {
     let load = Load::start(8, "sequential", |_| {});
     let pid = load.pid();
     let show = |lacks: &str, more: &[&str]| {
@@ -369,7 +369,7 @@ fn without_bpf_the_next_way_is_taken_and_named() {
 }
 
 #[test]
-fn a_thread_of_the_kernel_is_refused() {
+fn kernel_thread_is_refused() {
     if fs::read_to_string("/proc/2/comm").ok().as_deref() != Some("kthreadd\n") {
         hiroma_testkit::skip!(Machine, "process 2 is not the kernel's here");
         return;

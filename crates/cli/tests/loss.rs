@@ -56,7 +56,7 @@ fn left_at(stats: &Value, name: &str, mib: u64) -> f64 {
 }
 
 #[test]
-fn a_cycle_is_fetched_until_all_of_it_fits() {
+fn cycle_is_fetched_until_it_fits() {
     let dir = tempfile::tempdir().unwrap();
     for options in [
         &["--local", "32M", "--block", "4K"][..],
@@ -102,7 +102,7 @@ fn a_cycle_is_fetched_until_all_of_it_fits() {
 }
 
 #[test]
-fn a_program_that_fits_has_lost_nothing() {
+fn fitting_program_loses_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (_, said, stats) = run(dir.path(), &["--local", "128M"], &["2"]);
     assert!(!said.contains("waiting for far memory") && stats["loss"].is_null(), "{said}");
@@ -110,7 +110,7 @@ fn a_program_that_fits_has_lost_nothing() {
 }
 
 #[test]
-fn estimated_waits_are_longer_than_service_times_and_add_up() {
+fn estimated_waits_exceed_service_times_and_add_up() {
     let dir = tempfile::tempdir().unwrap();
     let (_, _, stats) =
         run(dir.path(), &["--local", "32M", "--block", "4K", "--no-prefetch"], &["1", "mixed"]);
@@ -158,7 +158,7 @@ fn unbalanced(html: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_report_is_one_page_that_holds_everything() {
+fn report_is_one_self_contained_page() {
     let dir = tempfile::tempdir().unwrap();
     let page = dir.path().join("run & more.html");
     let (told, said, stats) =
@@ -216,7 +216,7 @@ fn the_report_is_one_page_that_holds_everything() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_refused_before_the_program_starts() {
+fn unwritable_report_is_refused_before_start() {
     let dir = tempfile::tempdir().unwrap();
     let mark = dir.path().join("started");
     let nowhere = dir.path().join("missing").join("run.html");

@@ -32,7 +32,7 @@ fn shell(script: &str) -> (Child, u32, BufReader<std::process::ChildStdout>) {
 }
 
 #[test]
-fn the_exit_code_is_the_programs() {
+fn exit_code_is_that_of_the_program() {
     for code in [0, 1, 2, 75, 126, 255] {
         let output = output(["run", "--", "sh", "-c", &format!("exit {code}")]);
         assert_eq!(output.status.code(), Some(code));
@@ -40,7 +40,7 @@ fn the_exit_code_is_the_programs() {
 }
 
 #[test]
-fn a_program_that_dies_by_a_signal_takes_hiroma_along_by_the_same() {
+fn fatal_signal_of_program_also_ends_hiroma() {
     for signal in ["TERM", "KILL", "SEGV", "ABRT", "PIPE", "USR1"] {
         let dir = tempfile::tempdir().unwrap();
         let script = format!("kill -{signal} $$");
@@ -85,7 +85,7 @@ fn state(pid: u32) -> char {
 }
 
 #[test]
-fn stopping_and_continuing_reaches_the_program_and_is_seen_outside() {
+fn stop_and_continue_reach_program_and_are_visible() {
     let (mut child, program, _lines) = shell("");
     send(child.id(), Signal::TSTP);
     wait_until("the program stops", || state(program) == 'T');
@@ -99,7 +99,7 @@ fn stopping_and_continuing_reaches_the_program_and_is_seen_outside() {
 }
 
 #[test]
-fn a_program_that_somebody_stops_and_continues_does_not_leave_hiroma_stopped() {
+fn hiroma_continues_when_program_is_continued_directly() {
     let (mut child, program, _lines) = shell("");
     send(program, Signal::STOP);
     wait_until("the program stops", || state(program) == 'T');
@@ -109,7 +109,7 @@ fn a_program_that_somebody_stops_and_continues_does_not_leave_hiroma_stopped() {
 }
 
 #[test]
-fn what_is_ignored_stays_ignored() {
+fn ignored_signals_stay_ignored() {
     let mut child = Command::new("nohup");
     let template = hiroma(["run", "--quiet", "--", "sh", "-c", "grep SigIgn /proc/self/status"]);
     child.arg(template.get_program()).args(template.get_args());
@@ -121,7 +121,7 @@ fn what_is_ignored_stays_ignored() {
 }
 
 #[test]
-fn standard_input_and_output_are_the_programs() {
+fn standard_streams_are_those_of_the_program() {
     let mut child = hiroma(["run", "--", "cat"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -136,7 +136,7 @@ fn standard_input_and_output_are_the_programs() {
 }
 
 #[test]
-fn quiet_is_quiet() {
+fn quiet_option_prints_nothing() {
     let output = output(["run", "--quiet", "--", "true"]);
     assert!(
         output.stdout.is_empty() && output.stderr.is_empty(),
@@ -146,7 +146,7 @@ fn quiet_is_quiet() {
 }
 
 #[test]
-fn a_preload_list_that_was_there_is_kept() {
+fn existing_preload_list_is_kept() {
     let other = std::env::temp_dir().join("not-there.so");
     let output = hiroma(["run", "--quiet", "--", "sh", "-c", "echo $LD_PRELOAD"])
         .env("LD_PRELOAD", &other)
@@ -178,7 +178,7 @@ fn the_program_sees_its_own_name_and_arguments() {
 }
 
 #[test]
-fn statistics_tell_how_it_ended() {
+fn statistics_report_how_the_program_ended() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stats.json");
     let stats = |script: &str| -> serde_json::Value {
@@ -214,7 +214,7 @@ fn nothing_is_left_behind() {
 
 /// `sh` and the `sleep` that it is starting lose hiroma at an arbitrary moment of their start.
 #[test]
-fn what_loses_hiroma_as_it_starts_ends_and_does_not_spin() {
+fn processes_losing_hiroma_at_start_end_promptly() {
     for round in 0..30 {
         let (mut child, shell, mut lines) = shell("");
         std::thread::sleep(Duration::from_millis(round * 7 % 41));

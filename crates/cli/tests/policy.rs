@@ -25,7 +25,7 @@ fn record(tool: &str, lines: usize, dir: &Path) -> Trace {
 }
 
 #[test]
-fn a_recorded_program_is_simulated_and_both_tools_see_the_same_memory() {
+fn both_recorders_see_the_same_memory() {
     if !Command::new("valgrind")
         .arg("--version")
         .output()

@@ -12,7 +12,7 @@ use common::{hiroma, output, refusal, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
 #[test]
-fn noise_is_measured_shown_and_written_down() {
+fn noise_is_measured_shown_and_saved() {
     let dir = tempfile::tempdir().unwrap();
     let (json, html) = (dir.path().join("noise.json"), dir.path().join("noise.html"));
     let files = ["--json", json.to_str().unwrap(), "--html", html.to_str().unwrap()];
@@ -44,7 +44,7 @@ fn noise_is_measured_shown_and_written_down() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_refused_with_a_reason() {
+fn unmeasurable_options_are_refused_with_a_reason() {
     for (args, expected) in [
         (["--cpus", "x"], "is no list of processors"),
         (["--cpus", "1023"], "cannot be used here: choose among"),
@@ -109,7 +109,7 @@ impl Drop for DryRun {
 }
 
 #[test]
-fn a_daemon_takes_settings_while_it_runs_and_there_is_one_of_it() {
+fn running_daemon_takes_settings_and_is_unique() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
     let state_arg = state.to_str().unwrap();
@@ -139,7 +139,7 @@ fn a_daemon_takes_settings_while_it_runs_and_there_is_one_of_it() {
 }
 
 #[test]
-fn metrics_are_told_to_who_asks_and_a_taken_address_is_refused() {
+fn metrics_are_served_and_used_address_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let daemon = DryRun::start_with(&dir.path().join("one"), &["--metrics", "127.0.0.1:0"]);
     daemon.wait_for("metrics are at http://");
@@ -171,7 +171,7 @@ fn metrics_are_told_to_who_asks_and_a_taken_address_is_refused() {
 }
 
 #[test]
-fn without_rights_every_mechanism_says_what_it_lacks() {
+fn unprivileged_mechanisms_report_missing_rights() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     let dir = tempfile::tempdir().unwrap();
@@ -204,7 +204,7 @@ fn without_rights_every_mechanism_says_what_it_lacks() {
 }
 
 #[test]
-fn after_a_kill_the_next_daemon_and_restore_find_the_way_free() {
+fn daemon_and_restore_work_after_sigkill() {
     let dir = tempfile::tempdir().unwrap();
     drop(DryRun::start(dir.path()));
     let (code, said) = refusal(["quiet", "restore", "--state", dir.path().to_str().unwrap()]);
@@ -229,7 +229,7 @@ fn processors_must_be_left_for_reclaim() {
 }
 
 #[test]
-fn a_program_in_step_runs_over_processes_and_shows_who_was_last() {
+fn bsp_runs_over_processes_and_shows_last_rank() {
     let dir = tempfile::tempdir().unwrap();
     let (json, html) = (dir.path().join("bsp.json"), dir.path().join("bsp.html"));
     let mut first = hiroma([
@@ -281,7 +281,7 @@ fn a_program_in_step_runs_over_processes_and_shows_who_was_last() {
 }
 
 #[test]
-fn advice_shows_what_was_seen_and_what_would_help() {
+fn advice_shows_evidence_and_remedies() {
     let dir = tempfile::tempdir().unwrap();
     let output =
         output(["quiet", "advise", "--seconds", "1", "--state", dir.path().to_str().unwrap()]);

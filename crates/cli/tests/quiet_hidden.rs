@@ -71,7 +71,7 @@ fn noise_is_measured_without_tracefs() {
 }
 
 #[test]
-fn the_daemon_and_advice_need_neither_tracefs_nor_debugfs() {
+fn daemon_and_advice_work_without_tracefs_and_debugfs() {
     if !can_hide() {
         return;
     }
@@ -107,7 +107,7 @@ fn the_daemon_and_advice_need_neither_tracefs_nor_debugfs() {
 }
 
 #[test]
-fn a_bound_on_a_jobs_cache_needs_a_memory_controller_and_says_so() {
+fn cache_bound_reports_missing_memory_controller() {
     if !can_hide() {
         return;
     }
@@ -248,7 +248,7 @@ fn free_bytes() -> u64 {
 }
 
 #[test]
-fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
+fn daemon_acts_little_when_processors_are_busy() {
     if !rustix::process::geteuid().is_root() {
         return hiroma_testkit::skip!(Root, "early reclaim needs root");
     }
@@ -286,7 +286,7 @@ fn with_all_processors_busy_the_daemon_says_so_and_acts_little() {
 }
 
 #[test]
-fn where_the_kernel_is_not_asked_streams_are_dropped_behind() {
+fn streams_are_dropped_behind_without_kernel_reclaim() {
     let _alone = alone();
     let dir = tempfile::tempdir_in("/var/tmp").unwrap();
     let (state, file) = (dir.path().join("state"), dir.path().join("stream"));

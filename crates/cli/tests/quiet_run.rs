@@ -105,7 +105,7 @@ fn at_most(path: &Path, bytes: usize) -> Result<(), String> {
 }
 
 #[test]
-fn programs_do_what_they_do_without_it() {
+fn programs_behave_as_without_quiet_run() {
     let dir = directory();
     let path = |name: &str| dir.path().join(name);
     file(&path("from"), 12 * MIB + 4321);
@@ -144,7 +144,7 @@ fn programs_do_what_they_do_without_it() {
 }
 
 #[test]
-fn what_is_read_or_written_as_a_stream_does_not_stay() {
+fn streamed_data_does_not_stay_cached() {
     let dir = directory();
     if !cache_is_seen(dir.path()) {
         return;
@@ -180,7 +180,7 @@ fn what_is_read_or_written_as_a_stream_does_not_stay() {
 }
 
 #[test]
-fn what_was_cached_is_small_or_is_read_twice_stays() {
+fn cached_small_or_reread_files_stay() {
     let dir = directory();
     if !cache_is_seen(dir.path()) {
         return;
@@ -216,7 +216,7 @@ fn what_was_cached_is_small_or_is_read_twice_stays() {
 }
 
 #[test]
-fn exit_codes_signals_and_refusals_are_as_without_it() {
+fn exit_codes_signals_and_refusals_are_unchanged() {
     let code = |args: &[&str]| quiet(args).output().unwrap();
     assert_eq!(code(&["--", "sh", "-c", "exit 7"]).status.code(), Some(7));
     assert_eq!(code(&["--", "sh", "-c", "kill -USR1 $$"]).status.signal(), Some(10));
@@ -242,7 +242,7 @@ fn exit_codes_signals_and_refusals_are_as_without_it() {
 }
 
 #[test]
-fn a_job_keeps_to_a_bound_of_its_cache_and_its_group_goes_with_it() {
+fn job_keeps_cache_bound_and_its_cgroup_disappears() {
     let dir = directory();
     let path = dir.path().join("big");
     File::create(&path).unwrap().set_len(256 * MIB as u64).unwrap();

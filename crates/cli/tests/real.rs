@@ -95,7 +95,7 @@ fn bench(json: &Path, document: &Path, program: &Path) -> Output {
 }
 
 #[test]
-fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
+fn each_arm_uses_equal_total_and_cleans_up() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let program = compile(dir.path(), "program", PROGRAM, &["-O1"]);
@@ -150,7 +150,7 @@ fn each_arm_runs_a_program_with_the_same_total_and_leaves_nothing_behind() {
 }
 
 #[test]
-fn who_takes_too_long_is_killed_or_prints_something_else_is_shown_as_that() {
+fn timeouts_kills_and_wrong_output_are_reported() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     for (does, end) in [("sleep 60", "stopped"), ("kill -9 $$", "killed"), ("echo other", "failed")]
@@ -194,7 +194,7 @@ fn who_takes_too_long_is_killed_or_prints_something_else_is_shown_as_that() {
 }
 
 #[test]
-fn names_and_files_that_make_no_sense_are_refused() {
+fn unknown_names_and_foreign_files_are_refused() {
     let _alone = alone();
     let dir = tempfile::tempdir().unwrap();
     let other = dir.path().join("other.json");

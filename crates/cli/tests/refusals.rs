@@ -24,7 +24,7 @@ fn assert_usage_error(args: &[&str], text: &str) {
 }
 
 #[test]
-fn absurd_sizes_are_usage_errors() {
+fn invalid_sizes_are_usage_errors() {
     let not_positive = |text: &str| {
         format!(
             "error: invalid value '{text}' for '--local <SIZE>': `{text}` is not a usable size: it must be greater than zero"
@@ -56,7 +56,7 @@ fn absurd_sizes_are_usage_errors() {
 }
 
 #[test]
-fn absurd_sizes_of_stores_and_servers_are_usage_errors() {
+fn invalid_store_and_server_sizes_are_usage_errors() {
     let not_positive = "`0` is not a usable size: it must be greater than zero";
     let not_a_size = "`1Q` is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)";
     assert_usage_error(
@@ -76,7 +76,7 @@ fn absurd_sizes_of_stores_and_servers_are_usage_errors() {
 }
 
 #[test]
-fn a_limit_too_small_to_work_with_is_refused() {
+fn too_small_limit_is_refused() {
     assert_refused(
         &["run", "--local", "1M", "--", "true"],
         2,
@@ -85,7 +85,7 @@ fn a_limit_too_small_to_work_with_is_refused() {
 }
 
 #[test]
-fn stores_that_make_no_sense_are_usage_errors() {
+fn invalid_stores_are_usage_errors() {
     assert_usage_error(
         &["run", "--store", "memory", "--", "true"],
         "error: invalid value 'memory' for '--store <LIST>': `memory` is not a store: use compressed[:SIZE], file:DIR[:SIZE] or tcp://HOST:PORT[,HOST:PORT...], several joined by commas",
@@ -97,7 +97,7 @@ fn stores_that_make_no_sense_are_usage_errors() {
 }
 
 #[test]
-fn a_program_that_is_missing_or_not_executable_has_the_shells_exit_codes() {
+fn unusable_program_gives_shell_exit_codes() {
     let dir = tempfile::tempdir().unwrap();
     assert_refused(
         &["run", "--", "no-such-program"],
@@ -135,7 +135,7 @@ fn a_static_program_is_refused() {
 }
 
 #[test]
-fn a_go_program_is_refused_by_its_section_and_by_its_note_alone() {
+fn go_program_is_recognised_by_section_or_note() {
     let dir = tempfile::tempdir().unwrap();
     let section = r#"__attribute__((section(".go.buildinfo"))) const char info[] = "\xff Go buildinf:"; int main(void) { return info[0] == 0; }"#;
     let note = r#"__asm__(".pushsection .note.go.buildid,\"a\",@note\n.long 4,4,4\n.asciz \"Go\\0\"\n.long 1\n.popsection"); int main(void) { return 0; }"#;
@@ -176,7 +176,7 @@ fn a_musl_program_is_refused() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_is_named() {
+fn unreachable_server_is_named() {
     let gone = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let (code, stderr) = refusal(["run", "--store", &format!("tcp://{gone}"), "--", "true"]);
     assert_eq!(code, Some(2), "{stderr}");
@@ -184,7 +184,7 @@ fn a_server_that_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn of_two_servers_the_one_that_cannot_be_reached_is_named() {
+fn unreachable_server_of_two_is_named() {
     let mut server = hiroma(["serve", "--listen", "127.0.0.1:0", "--memory", "64M"])
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -206,13 +206,13 @@ fn of_two_servers_the_one_that_cannot_be_reached_is_named() {
 }
 
 #[test]
-fn a_directory_of_a_file_store_must_be_there() {
+fn missing_file_store_directory_is_refused() {
     let text = "hiroma: file:/no/such/place: /no/such/place is not a directory: make it, or name another one";
     assert_refused(&["run", "--store", "file:/no/such/place", "--", "true"], 2, text);
 }
 
 #[test]
-fn statistics_that_cannot_be_written_are_known_before_the_program_starts() {
+fn unwritable_statistics_are_refused_before_start() {
     let (code, stderr) = refusal([
         "run",
         "--stats",
@@ -226,7 +226,7 @@ fn statistics_that_cannot_be_written_are_known_before_the_program_starts() {
 }
 
 #[test]
-fn a_library_that_is_missing_is_said() {
+fn missing_preload_library_is_reported() {
     let output = hiroma(["run", "--", "true"])
         .env("HIROMA_PRELOAD", "/no/such/library.so")
         .output()
@@ -240,7 +240,7 @@ fn a_library_that_is_missing_is_said() {
 }
 
 #[test]
-fn serving_beyond_this_machine_needs_a_key() {
+fn serving_beyond_loopback_needs_a_key() {
     let (code, stderr) = refusal(["serve", "--listen", "0.0.0.0:0", "--memory", "64M"]);
     assert!(code == Some(2) && stderr.contains("--key-file"), "{stderr}");
     let (code, stderr) = refusal(["serve", "--memory", "4000T"]);
@@ -260,7 +260,7 @@ fn serving_beyond_this_machine_needs_a_key() {
 }
 
 #[test]
-fn ctl_says_why_a_process_cannot_be_steered() {
+fn ctl_explains_why_a_process_is_unreachable() {
     let nobody = u32::MAX / 2;
     assert_refused(
         &["ctl", &nobody.to_string()],
@@ -278,7 +278,7 @@ fn ctl_says_why_a_process_cannot_be_steered() {
 }
 
 #[test]
-fn experiments_on_spark_say_what_they_lack_before_they_begin() {
+fn spark_experiments_report_missing_parts_up_front() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
     common::bench();

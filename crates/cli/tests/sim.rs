@@ -59,7 +59,7 @@ fn mistakes_in_files_are_refused_with_their_line() {
 }
 
 #[test]
-fn a_run_tells_its_seed_and_writes_the_same_file_twice() {
+fn run_prints_its_seed_and_is_reproducible() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("c.toml"), SMALL).unwrap();
     let (code, text, errors) = hiroma(
@@ -84,7 +84,7 @@ fn a_run_tells_its_seed_and_writes_the_same_file_twice() {
 }
 
 #[test]
-fn a_wrong_run_has_an_exit_code_of_its_own() {
+fn failed_check_has_its_own_exit_code() {
     let dir = tempfile::tempdir().unwrap();
     // As in the simulator's own tests: pages are lost, and the checkers detect it.
     fs::write(

@@ -91,7 +91,7 @@ fn replay(traces: &[&Path], json: &Path) -> (String, Value) {
 }
 
 #[test]
-fn what_a_program_pages_out_is_recorded_and_replayed() {
+fn evictions_of_a_program_are_recorded_and_replayed() {
     let dir = tempfile::tempdir().unwrap();
     let (ended, stats) = record(dir.path(), "plain", &[], &[]);
     assert!(ended.status.success(), "{ended:?}");
@@ -112,7 +112,7 @@ fn what_a_program_pages_out_is_recorded_and_replayed() {
 }
 
 #[test]
-fn a_trace_is_whole_when_its_program_was_killed() {
+fn trace_is_complete_after_program_is_killed() {
     let dir = tempfile::tempdir().unwrap();
     let (ended, stats) = record(dir.path(), "killed", &["kill"], &["--block", "64K", "--quiet"]);
     assert_eq!(std::os::unix::process::ExitStatusExt::signal(&ended.status), Some(9), "{ended:?}");
@@ -122,7 +122,7 @@ fn a_trace_is_whole_when_its_program_was_killed() {
 }
 
 #[test]
-fn a_forked_child_is_a_node_of_its_own_and_traces_join() {
+fn forked_child_is_a_node_and_traces_merge() {
     let dir = tempfile::tempdir().unwrap();
     let (ended, stats) = record(dir.path(), "forking", &["fork"], &[]);
     assert!(ended.status.success(), "{ended:?}");
@@ -134,7 +134,7 @@ fn a_forked_child_is_a_node_of_its_own_and_traces_join() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_keeps_the_program_from_starting() {
+fn unwritable_trace_prevents_program_start() {
     let dir = tempfile::tempdir().unwrap();
     for (target, why) in [
         ("/nonexistent/t.bin", "No such file or directory"),

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_process_that_makes_huge_pages_itself_it_is_not_said_that_nothing_is_huge() {
+    fn notified_process_is_not_reported_as_having_none() {
         let collapse = Entry::Collapse {
             at_ms: 1,
             address: 2 << 20,

@@ -104,7 +104,7 @@ mod tests {
     use hiroma_hot::RangeView;
 
     #[test]
-    fn pages_with_the_same_count_are_one_run_and_ranges_join() {
+    fn equal_counts_form_one_run_across_ranges() {
         let mut heat = Heat::new();
         let small = |range, touched: u64| RangeView {
             range,

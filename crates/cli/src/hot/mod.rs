@@ -23,7 +23,7 @@ use hiroma_hot::{Engine, HotError, Options};
 #[command(after_help = EXAMPLES)]
 pub struct HotArgs {
     #[command(subcommand)]
-    what: What,
+    what: HotCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -37,7 +37,7 @@ Examples:
   hiroma hot explain --pid 4711                  what was done, why, what it cost";
 
 #[derive(Subcommand)]
-enum What {
+enum HotCommand {
     Show(Box<show::Args>),
     Manage(Box<manage::Args>),
     Run(Box<run::Args>),
@@ -49,12 +49,12 @@ enum What {
 /// Runs the subcommand.
 pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
     match args.what {
-        What::Show(args) => show::main(&args),
-        What::Manage(args) => manage::main(&args),
-        What::Run(args) => run::main(&args),
-        What::Serve(args) => serve::main(&args),
-        What::Explain(args) => explain::main(&args),
-        What::Undo(args) => undo::main(&args),
+        HotCommand::Show(args) => show::main(&args),
+        HotCommand::Manage(args) => manage::main(&args),
+        HotCommand::Run(args) => run::main(&args),
+        HotCommand::Serve(args) => serve::main(&args),
+        HotCommand::Explain(args) => explain::main(&args),
+        HotCommand::Undo(args) => undo::main(&args),
     }
 }
 

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shares_are_read_and_nonsense_is_refused() {
+    fn shares_are_parsed_and_invalid_ones_refused() {
         assert_eq!("1%".parse(), Ok(Share { ppm: 10_000 }));
         assert_eq!("0.5 %".parse(), Ok(Share { ppm: 5_000 }));
         for text in ["1", "0%", "101%", "-1%", "NaN%", "%", "inf%"] {

@@ -69,7 +69,7 @@ mod tests {
     use hiroma_hot::RangeView;
 
     #[test]
-    fn the_picture_can_be_read_and_shows_what_is_hot() {
+    fn png_is_readable_and_shows_hot_pages() {
         let mut heat = Heat::new();
         heat.add(&[RangeView {
             range: 5,

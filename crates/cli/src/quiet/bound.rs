@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_cache_of_a_group_is_read_in_both_versions() {
+    fn cgroup_cache_is_read_in_v1_and_v2() {
         assert_eq!(file_bytes("cache 9\nshmem 1\ntotal_cache 50\ntotal_shmem 20\n", false), 30);
         assert_eq!(file_bytes("anon 9\nfile 50\nfile_mapped 7\nshmem 60\n", true), 0);
     }

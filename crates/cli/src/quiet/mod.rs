@@ -15,11 +15,11 @@ use clap::Subcommand;
 #[derive(clap::Args)]
 pub struct QuietArgs {
     #[command(subcommand)]
-    what: What,
+    what: QuietCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum QuietCommand {
     Measure(measure::Args),
     Bsp(bsp::Args),
     Advise(advise::Args),
@@ -32,12 +32,12 @@ enum What {
 /// Runs the subcommand.
 pub fn run(args: QuietArgs) -> anyhow::Result<ExitCode> {
     match args.what {
-        What::Measure(args) => measure::main(&args),
-        What::Bsp(args) => bsp::main(&args),
-        What::Advise(args) => advise::main(&args),
-        What::Run(args) => run::main(&args),
-        What::Serve(args) => serve::serve(&args),
-        What::Set(args) => serve::set(&args),
-        What::Restore(args) => serve::restore(&args),
+        QuietCommand::Measure(args) => measure::main(&args),
+        QuietCommand::Bsp(args) => bsp::main(&args),
+        QuietCommand::Advise(args) => advise::main(&args),
+        QuietCommand::Run(args) => run::main(&args),
+        QuietCommand::Serve(args) => serve::serve(&args),
+        QuietCommand::Set(args) => serve::set(&args),
+        QuietCommand::Restore(args) => serve::restore(&args),
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_servers_the_one_that_is_missing_is_named() {
+    fn missing_server_of_two_is_named() {
         let server = serve(ServeOptions {
             listen: "127.0.0.1:0".into(),
             memory_bytes: 64 << 20,
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_wants_a_key_refuses_who_has_none_or_another() {
+    fn server_refuses_missing_or_wrong_key() {
         let dir = tempfile::tempdir().unwrap();
         let key = |name: &str, content: &str| {
             fs::write(dir.path().join(name), content).unwrap();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_is_missing_or_too_small_is_refused() {
+    fn missing_or_too_small_directory_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         stores(&with_stores(&format!("file:{}", dir.path().display()))).unwrap();
         for (text, wanted) in [

@@ -19,12 +19,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The thread that reads messages.
 pub struct Herald {
     stop: Sender<()>,
-    thread: JoinHandle<Told>,
+    thread: JoinHandle<PrintedMessages>,
 }
 
 /// What has been printed, by process.
 #[derive(Default)]
-pub struct Told {
+pub struct PrintedMessages {
     pages: BTreeMap<u32, Page>,
 }
 
@@ -44,7 +44,7 @@ impl Herald {
     pub fn start(dir: PathBuf) -> Herald {
         let (stop, stopped) = channel();
         let thread = thread::spawn(move || {
-            let mut told = Told::default();
+            let mut told = PrintedMessages::default();
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 told.look(&dir);
             }
@@ -62,7 +62,7 @@ impl Herald {
     }
 }
 
-impl Told {
+impl PrintedMessages {
     fn look(&mut self, dir: &Path) {
         for pid in rundir::page_pids(dir) {
             let Ok(page) = ControlPage::open(dir, pid) else { continue };

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_summary_says_what_was_lost_and_what_would_help() {
+    fn summary_reports_loss_and_remedy() {
         let page = ControlPage::private().unwrap();
         assert_eq!(loss(&page), None);
         page.set(Counter::FarBytesMax, 1);

@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn relative_paths_do_not_depend_on_where_the_program_is_later() {
+    fn relative_paths_become_absolute() {
         let store =
             absolute_store(&StoreSpec::File { dir: "data".into(), capacity: None }).unwrap();
         assert!(

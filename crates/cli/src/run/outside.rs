@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_named_than_can_be_read() {
+    fn long_lists_of_programs_are_shortened() {
         let programs = (0..5)
             .map(|number| (PathBuf::from(format!("/bin/p{number}")), ("static".to_owned(), 2)))
             .collect();
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_said_of_nobody() {
+    fn no_outside_programs_gives_an_empty_summary() {
         assert_eq!(Outside::of(b"").summary(), "");
         assert_eq!(Outside::of(b"+/bin/sh\0").summary(), "");
     }

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_in_a_path_with_spaces_is_reached_through_a_link() {
+    fn library_path_with_spaces_is_linked() {
         let dir = tempfile::tempdir().unwrap();
         let awkward = dir.path().join("a dir: with");
         std::fs::create_dir(&awkward).unwrap();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn an_installed_command_finds_the_library_below_its_prefix() {
+    fn installed_command_finds_library_below_its_prefix() {
         assert!(
             places(Path::new("/usr/local/bin/hiroma"), FAR.name)
                 .contains(&PathBuf::from("/usr/local/lib/hiroma/libhiroma_preload.so"))

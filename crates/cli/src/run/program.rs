@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_empty_files_and_directories_are_no_programs() {
+    fn text_empty_files_and_directories_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(check(&program(dir.path(), "text", b"echo\n")).unwrap_err().code(), 126);
         assert_eq!(check(&program(dir.path(), "empty", b"")).unwrap_err().code(), 126);
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_and_foreign_elf_files_are_refused_and_never_panic() {
+    fn damaged_or_foreign_elf_files_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let good = fs::read(find(OsStr::new("true")).unwrap()).unwrap();
         let mut foreign = good.clone();
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_user_id_program_of_somebody_else_is_refused() {
+    fn foreign_set_user_id_program_is_refused() {
         if rustix::process::getuid().is_root() {
             let dir = tempfile::tempdir().unwrap();
             let path =

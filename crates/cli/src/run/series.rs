@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_has_no_more_samples_and_they_are_even() {
+    fn long_run_keeps_a_bounded_even_series() {
         let (mut series, mut period, mut seconds) = (Series::default(), 1.0, 0.0);
         for _ in 0..5000 {
             if series.add(Sample { seconds, ..Sample::default() }) {

@@ -18,7 +18,7 @@ use clap::Subcommand;
 #[command(after_help = EXIT_CODES)]
 pub struct SimArgs {
     #[command(subcommand)]
-    what: What,
+    what: SimCommand,
 }
 
 /// Shown by every subcommand.
@@ -33,7 +33,7 @@ Exit codes:
   130  interrupted; a sweep goes on where it was when it is started again";
 
 #[derive(Subcommand)]
-enum What {
+enum SimCommand {
     Paper(paper::PaperArgs),
     Run(single::RunArgs),
     Compare(single::CompareArgs),
@@ -47,12 +47,12 @@ enum What {
 pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     shared::tell_crashes_apart();
     match args.what {
-        What::Paper(args) => paper::paper(&args),
-        What::Run(args) => single::run(&args),
-        What::Compare(args) => single::compare(&args),
-        What::Sweep(args) => sweep::sweep(&args),
-        What::Merge(args) => sweep::merge(&args),
-        What::Replay(args) => single::replay(&args),
-        What::Presets(args) => single::presets(&args),
+        SimCommand::Paper(args) => paper::paper(&args),
+        SimCommand::Run(args) => single::run(&args),
+        SimCommand::Compare(args) => single::compare(&args),
+        SimCommand::Sweep(args) => sweep::sweep(&args),
+        SimCommand::Merge(args) => sweep::merge(&args),
+        SimCommand::Replay(args) => single::replay(&args),
+        SimCommand::Presets(args) => single::presets(&args),
     }
 }

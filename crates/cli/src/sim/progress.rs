@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_left_follows_from_the_share_that_is_done() {
+    fn time_left_follows_from_completed_share() {
         assert_eq!(left(Duration::from_secs(10), 0.5), "about 10 s left");
         assert_eq!(left(Duration::from_secs(60), 0.1), "about 9 min left");
         assert_eq!(left(Duration::from_secs(60), 0.0), "time left unknown");
