@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use super::job::{Job, Memory, Outcome, Task};
+use super::job::{Job, Memory, Task, TaskResult};
 use super::peers::Cgroup;
 use super::undo::{Guard, Undo};
 
@@ -212,7 +212,7 @@ fn job_command(job: &Job) -> Result<Command> {
 }
 
 /// Runs `job` in a child and returns its outcome.
-pub fn run_job(job: &Job, limit: Duration, interrupt: &Interrupt) -> Result<Outcome, Failed> {
+pub fn run_job(job: &Job, limit: Duration, interrupt: &Interrupt) -> Result<TaskResult, Failed> {
     let mut running = Running::start(&mut job_command(job)?)?;
     let out = running.child.stdout.take();
     let ended = running.wait(limit, interrupt)?;
@@ -222,7 +222,7 @@ pub fn run_job(job: &Job, limit: Duration, interrupt: &Interrupt) -> Result<Outc
     Ok(outcome)
 }
 
-fn read_outcome(out: Option<ChildStdout>) -> Result<Outcome> {
+fn read_outcome(out: Option<ChildStdout>) -> Result<TaskResult> {
     let mut text = String::new();
     out.context("a measuring process without an output")?.read_to_string(&mut text)?;
     let line = text.lines().last().unwrap_or_default();
@@ -242,7 +242,11 @@ pub fn check(ended: &Ended) -> Result<(), Failed> {
 }
 
 /// Sends `bytes` from one process to another; returns the receiver's outcome.
-pub fn run_stream(bytes: u64, limit: Duration, interrupt: &Interrupt) -> Result<Outcome, Failed> {
+pub fn run_stream(
+    bytes: u64,
+    limit: Duration,
+    interrupt: &Interrupt,
+) -> Result<TaskResult, Failed> {
     let job = |task| Job { memory: Memory::Native, cgroup: None, task };
     let mut sink = Running::start(&mut job_command(&job(Task::StreamSink))?)?;
     let mut out = BufReader::new(sink.child.stdout.take().context("no output")?);
@@ -360,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_takes_too_long_is_killed_with_its_children() {
+    fn overdue_child_is_killed_with_its_children() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("pid");
         let running =
@@ -382,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_what_the_program_said_last() {
+    fn failure_quotes_the_last_output() {
         let ended = Running::start(&mut shell("echo first >&2; echo no room >&2; exit 3"))
             .unwrap()
             .wait(Duration::from_secs(60), &Interrupt::default())
@@ -398,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_where_it_listens() {
+    fn server_address_is_read_from_output() {
         for line in [
             "hiroma: serving 1GiB on 127.0.0.1:4711\n",
             "tcp://127.0.0.1:4711",
@@ -420,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_the_same_only_if_every_byte_is() {
+    fn files_are_equal_only_if_every_byte_is() {
         let dir = tempfile::tempdir().unwrap();
         let (a, b) = (dir.path().join("a"), dir.path().join("b"));
         fs::write(&a, vec![1; 3 << 20]).unwrap();

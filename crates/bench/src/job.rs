@@ -50,9 +50,9 @@ pub enum Task {
     StreamSink,
 }
 
-/// Outcome of a task.
+/// The result of a task.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct TaskResult {
     /// Duration of the measured part.
     pub seconds: f64,
     /// Number of bytes that the measured part processed.
@@ -116,7 +116,7 @@ impl Latency {
     }
 }
 
-impl Outcome {
+impl TaskResult {
     /// Bandwidth of the measured part.
     pub fn gb_per_s(&self) -> f64 {
         self.bytes as f64 / 1e9 / self.seconds

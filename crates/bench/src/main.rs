@@ -32,11 +32,11 @@ use self::children::{Failed, Interrupt};
 #[command(name = "bench", max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
-    what: What,
+    what: BenchCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BenchCommand {
     /// Far memory: reading, latency, strides, sorting; compared with raw TCP, zram and a swap file
     Far(far::FarArgs),
     /// Huge pages: cost and accuracy of tracking, and the gain of huge pages where a process is hot
@@ -113,23 +113,23 @@ fn main() -> ExitCode {
     hiroma_command::exit_code(run(cli.what))
 }
 
-fn run(what: What) -> anyhow::Result<ExitCode> {
+fn run(what: BenchCommand) -> anyhow::Result<ExitCode> {
     match what {
-        What::Far(args) => far::run(&args),
-        What::Huge(args) => huge::run(&args),
-        What::Noise(args) => noise::run(&args),
-        What::Policy(args) => policy::run(&args),
-        What::Real(args) => real::run(&args),
-        What::Spark(args) => spark::run(&args),
-        What::Figures(args) => figures::main(&args),
-        What::NoiseLoad { job } => noise::load::main(&job),
-        What::NoiseApp { job } => noise::app::main(&job),
-        What::HugeLoad { job } => huge::load::main(&job),
-        What::Fragment { job } => spark::fragment::main(&job),
-        What::WithParent(args) => with_parent::main(&args),
-        What::Workload { job } => workload::main(&job),
-        What::Man(args) => man::main(&args),
-        What::Outline => {
+        BenchCommand::Far(args) => far::run(&args),
+        BenchCommand::Huge(args) => huge::run(&args),
+        BenchCommand::Noise(args) => noise::run(&args),
+        BenchCommand::Policy(args) => policy::run(&args),
+        BenchCommand::Real(args) => real::run(&args),
+        BenchCommand::Spark(args) => spark::run(&args),
+        BenchCommand::Figures(args) => figures::main(&args),
+        BenchCommand::NoiseLoad { job } => noise::load::main(&job),
+        BenchCommand::NoiseApp { job } => noise::app::main(&job),
+        BenchCommand::HugeLoad { job } => huge::load::main(&job),
+        BenchCommand::Fragment { job } => spark::fragment::main(&job),
+        BenchCommand::WithParent(args) => with_parent::main(&args),
+        BenchCommand::Workload { job } => workload::main(&job),
+        BenchCommand::Man(args) => man::main(&args),
+        BenchCommand::Outline => {
             std::io::stdout()
                 .write_all(hiroma_command::outline::outline(&Cli::command()).as_bytes())?;
             Ok(ExitCode::SUCCESS)

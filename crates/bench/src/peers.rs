@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_found_by_their_whole_name() {
+    fn counters_are_found_by_full_name() {
         let text = "pswpin 12\npswpout 7\noom_kill_disable 0\nunder_oom 1\noom_kill 3\n";
         assert_eq!(
             (word_after(text, "pswpin"), word_after(text, "oom_kill"), word_after(text, "swp")),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_area_and_a_group_leave_nothing_behind() {
+    fn swap_area_and_cgroup_leave_nothing_behind() {
         if let Some(reason) = obstacle() {
             hiroma_testkit::skip!(Machine, "{reason}");
             return;

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_counts_within_a_part_but_never_ends_it() {
+    fn elapsed_time_advances_a_part_without_ending_it() {
         assert_eq!((of_part(10.0, 100.0), of_part(1000.0, 100.0)), (10.0, 95.0));
         let mut progress = Progress::new(100.0);
         progress.begins(40.0);

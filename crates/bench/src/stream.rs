@@ -7,12 +7,12 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::job::Outcome;
+use super::job::TaskResult;
 
 const BLOCK: usize = 2 << 20;
 
 /// Sends `bytes` to `port`.
-pub fn source(port: u16, bytes: u64) -> Result<Outcome> {
+pub fn source(port: u16, bytes: u64) -> Result<TaskResult> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
         .context("connecting to the receiving process")?;
     let block = vec![0x5au8; BLOCK];
@@ -23,11 +23,11 @@ pub fn source(port: u16, bytes: u64) -> Result<Outcome> {
         stream.write_all(&block[..part])?;
         left -= part as u64;
     }
-    Ok(Outcome { seconds: start.elapsed().as_secs_f64(), bytes, ..Outcome::default() })
+    Ok(TaskResult { seconds: start.elapsed().as_secs_f64(), bytes, ..TaskResult::default() })
 }
 
 /// Accepts one connection and reads all of it; prints the port to connect to as the first line.
-pub fn sink() -> Result<Outcome> {
+pub fn sink() -> Result<TaskResult> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?.port());
     let (mut stream, _) = listener.accept()?;
@@ -40,5 +40,5 @@ pub fn sink() -> Result<Outcome> {
             part => bytes += part as u64,
         }
     }
-    Ok(Outcome { seconds: start.elapsed().as_secs_f64(), bytes, ..Outcome::default() })
+    Ok(TaskResult { seconds: start.elapsed().as_secs_f64(), bytes, ..TaskResult::default() })
 }

@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_undoes_when_it_goes_and_not_when_disarmed() {
+    fn guard_undoes_on_drop_unless_disarmed() {
         let dir = tempfile::tempdir().unwrap();
         let (removed, kept) = (dir.path().join("removed"), dir.path().join("kept"));
         fs::write(&removed, "").unwrap();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_may_run_where_it_might_before_unless_it_is_another_by_now() {
+    fn thread_affinity_is_restored_unless_id_was_reused() {
         let all = affinity::of(0).unwrap();
         let mut child = Command::new("sleep").arg("600").spawn().unwrap();
         let (tid, started) = (child.id(), started_at(child.id()).unwrap());
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_measurement_left_is_undone_by_the_next_and_that_of_a_living_one_is_not() {
+    fn only_leftovers_of_dead_measurements_are_undone() {
         let dir = tempfile::tempdir().unwrap();
         let (dead, living) = (dir.path().join("of-the-dead"), dir.path().join("of-the-living"));
         fs::write(&dead, "").unwrap();

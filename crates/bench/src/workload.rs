@@ -15,7 +15,7 @@ use hiroma_memload::content::{self, Random};
 use hiroma_sys::workload::Region;
 use hiroma_units::PAGE;
 
-use super::job::{FarUse, Job, Latency, Memory, Outcome, Task};
+use super::job::{FarUse, Job, Latency, Memory, Task, TaskResult};
 use super::{peers, stream};
 
 /// Executes `job` (JSON).
@@ -88,7 +88,7 @@ impl Ground {
         Ok(share)
     }
 
-    fn finish(&self, outcome: &mut Outcome) {
+    fn finish(&self, outcome: &mut TaskResult) {
         if let Some(pager) = &self.pager {
             let snapshot = pager.snapshot();
             outcome.counters = Counter::ALL
@@ -107,7 +107,7 @@ impl Ground {
     }
 }
 
-fn measure(job: &Job) -> Result<Outcome> {
+fn measure(job: &Job) -> Result<TaskResult> {
     match &job.task {
         &Task::Sequential { bytes } => with_ground(job, bytes, sequential),
         &Task::Latency { bytes, block } => {
@@ -136,24 +136,24 @@ fn measure(job: &Job) -> Result<Outcome> {
 fn with_ground(
     job: &Job,
     bytes: usize,
-    work: impl FnOnce(&Ground, &mut Outcome) -> Result<()>,
-) -> Result<Outcome> {
+    work: impl FnOnce(&Ground, &mut TaskResult) -> Result<()>,
+) -> Result<TaskResult> {
     let ground = Ground::make(job, bytes)?;
-    let mut outcome = Outcome::default();
+    let mut outcome = TaskResult::default();
     work(&ground, &mut outcome)?;
     ground.finish(&mut outcome);
     Ok(outcome)
 }
 
 /// Fills all of the memory and returns the sum of its words.
-fn fill(ground: &Ground, outcome: &mut Outcome) -> u64 {
+fn fill(ground: &Ground, outcome: &mut TaskResult) -> u64 {
     let start = Instant::now();
     let sum = content::fill(&ground.region, 0, ground.region.len());
     outcome.fill_seconds = start.elapsed().as_secs_f64();
     sum
 }
 
-fn sequential(ground: &Ground, outcome: &mut Outcome) -> Result<()> {
+fn sequential(ground: &Ground, outcome: &mut TaskResult) -> Result<()> {
     let written = fill(ground, outcome);
     outcome.local_share = ground.push_out()?;
     outcome.far = ground.far_use();
@@ -168,7 +168,7 @@ fn sequential(ground: &Ground, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn latency(ground: &Ground, outcome: &mut Outcome, block: usize) -> Result<()> {
+fn latency(ground: &Ground, outcome: &mut TaskResult, block: usize) -> Result<()> {
     fill(ground, outcome);
     outcome.local_share = ground.push_out()?;
     let mut nanos = Vec::with_capacity(ground.region.len() / block);
@@ -188,7 +188,7 @@ fn latency(ground: &Ground, outcome: &mut Outcome, block: usize) -> Result<()> {
 
 fn random(
     ground: &Ground,
-    outcome: &mut Outcome,
+    outcome: &mut TaskResult,
     settle: u64,
     accesses: u64,
     limit: Duration,
@@ -226,7 +226,7 @@ fn random(
     Ok(())
 }
 
-fn stride(ground: &Ground, outcome: &mut Outcome, strides: &[usize]) -> Result<()> {
+fn stride(ground: &Ground, outcome: &mut TaskResult, strides: &[usize]) -> Result<()> {
     fill(ground, outcome);
     for &stride in strides {
         outcome.local_share = outcome.local_share.max(ground.push_out()?);
@@ -239,7 +239,12 @@ fn stride(ground: &Ground, outcome: &mut Outcome, strides: &[usize]) -> Result<(
     Ok(())
 }
 
-fn reserve(ground: &Ground, outcome: &mut Outcome, touched: usize, stretches: usize) -> Result<()> {
+fn reserve(
+    ground: &Ground,
+    outcome: &mut TaskResult,
+    touched: usize,
+    stretches: usize,
+) -> Result<()> {
     let (apart, length) = (ground.region.len() / stretches, touched / stretches);
     let start = Instant::now();
     let written = (0..stretches).fold(0u64, |sum, stretch| {

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_experiment_that_does_not_exist_is_refused_with_those_that_do() {
+    fn unknown_experiment_is_refused_with_known_ones() {
         assert_eq!(choose(&EXPERIMENTS, &["seq".into(), "sort".into()]).unwrap().len(), 2);
         assert_eq!(choose(&EXPERIMENTS, &[]).unwrap().len(), EXPERIMENTS.len());
         assert!(
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_is_planned_once_and_limits_refer_to_runs_before() {
+    fn keys_are_unique_and_limits_refer_backwards() {
         for quick in [false, true] {
             let params = Params::new(quick, false);
             let mut keys = BTreeSet::new();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_takes_the_time_that_the_help_says() {
+    fn total_time_is_within_the_documented_bound() {
         for (quick, minutes) in [(false, 17.0), (true, 4.0)] {
             let params = Params::new(quick, false);
             let seconds: f64 = EXPERIMENTS
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_without_any_result_still_says_why_for_every_goal() {
+    fn empty_report_gives_a_reason_for_every_goal() {
         let params = Params::new(true, false);
         let mut report = Report::default();
         for experiment in &EXPERIMENTS {

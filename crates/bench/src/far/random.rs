@@ -7,7 +7,7 @@ use hiroma_report::{
 use super::params::Params;
 use super::plan::{Local, Ours, Place, Run};
 use super::results::{Results, lower};
-use crate::job::{Latency, Outcome, Task};
+use crate::job::{Latency, Task, TaskResult};
 
 const ROWS: [(&str, &str); 4] = [
     ("random compressed", "far memory, compressed store"),
@@ -43,7 +43,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
 }
 
 pub fn report(_params: &Params, results: &Results, report: &mut Report) {
-    let time = Outcome::us_per_access;
+    let time = TaskResult::us_per_access;
     let mut table = Table::new("Random 4 KiB reads, 25 % local")
         .text("what")
         .number("per read", "µs")
@@ -91,7 +91,7 @@ pub fn report(_params: &Params, results: &Results, report: &mut Report) {
     for (measure, over, under) in ratios {
         report.measures.push(results.ratio(measure, over, under, time));
     }
-    let points = |number: &dyn Fn(&Outcome) -> f64| -> Vec<Point> {
+    let points = |number: &dyn Fn(&TaskResult) -> f64| -> Vec<Point> {
         let spreads = ROWS.iter().enumerate().filter_map(|(place, (key, _))| {
             results.spread(key, number).map(|spread: Spread| Point::of(place as f64, spread))
         });

@@ -6,7 +6,7 @@ use hiroma_report::{Better, Measure, Report, Section, Spread, Table};
 use super::params::Params;
 use super::plan::{Local, Ours, Place, Run, Store, roomy, size_name};
 use super::results::{Results, higher};
-use crate::job::{Outcome, Task};
+use crate::job::{Task, TaskResult};
 
 /// Number of touched stretches, evenly spread over the reservation.
 const STRETCHES: usize = 16;
@@ -24,8 +24,8 @@ pub fn plan(params: &Params) -> Vec<Run> {
 }
 
 pub fn report(params: &Params, results: &Results, report: &mut Report) {
-    let write = |outcome: &Outcome| outcome.bytes as f64 / 1e9 / outcome.fill_seconds;
-    let both = |outcome: &Outcome| {
+    let write = |outcome: &TaskResult| outcome.bytes as f64 / 1e9 / outcome.fill_seconds;
+    let both = |outcome: &TaskResult| {
         2.0 * outcome.bytes as f64 / 1e9 / (outcome.fill_seconds + outcome.seconds)
     };
     let mut table = Table::new("Speed by size of the reservation")
@@ -36,7 +36,7 @@ pub fn report(params: &Params, results: &Results, report: &mut Report) {
         table.row([
             size_name(reserved),
             results.cell(key, write),
-            results.cell(key, Outcome::gb_per_s),
+            results.cell(key, TaskResult::gb_per_s),
         ]);
     }
     let (touched, local) = (size_name(params.touched), size_name(params.reserve_local as usize));
@@ -74,7 +74,7 @@ const METADATA: [(&str, &str); 4] = [
 const METADATA_LARGE: (&str, &str) = ("reserve large", "the same in a large reservation");
 
 pub fn report_metadata(params: &Params, results: &Results, report: &mut Report) {
-    let share = |outcome: &Outcome| {
+    let share = |outcome: &TaskResult| {
         outcome.far.map_or(f64::NAN, |far| 100.0 * far.metadata_bytes as f64 / far.far_bytes as f64)
     };
     let mut table = Table::new("Metadata of far memory")

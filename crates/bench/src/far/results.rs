@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use hiroma_report::{Better, Bound, Measure, Point, Spread, figures};
 
 use crate::children::Failed;
-use crate::job::Outcome;
+use crate::job::TaskResult;
 
 /// All repetitions of all runs.
 #[derive(Default)]
 pub struct Results {
-    done: BTreeMap<String, Vec<Outcome>>,
+    done: BTreeMap<String, Vec<TaskResult>>,
     failed: BTreeMap<String, Failed>,
     /// Number of repetitions that the kernel killed because memory ran out.
     kills: BTreeMap<String, usize>,
@@ -25,7 +25,7 @@ impl Results {
     }
 
     /// Records a repetition.
-    pub fn add(&mut self, key: &str, outcome: Result<Outcome, Failed>) {
+    pub fn add(&mut self, key: &str, outcome: Result<TaskResult, Failed>) {
         match outcome {
             Ok(outcome) => self.done.entry(key.to_owned()).or_default().push(outcome),
             // The kernel does not kill every time; the other repetitions count.
@@ -48,22 +48,22 @@ impl Results {
     }
 
     /// The repetitions of a run.
-    pub fn of(&self, key: &str) -> &[Outcome] {
+    pub fn of(&self, key: &str) -> &[TaskResult] {
         self.done.get(key).map_or(&[], Vec::as_slice)
     }
 
     /// One number of each repetition, in running order. Empty if the run has failed once.
-    pub fn values(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> Vec<f64> {
+    pub fn values(&self, key: &str, number: impl Fn(&TaskResult) -> f64) -> Vec<f64> {
         if self.has_failed(key) { Vec::new() } else { self.of(key).iter().map(number).collect() }
     }
 
     /// The spread of these values.
-    pub fn spread(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> Option<Spread> {
+    pub fn spread(&self, key: &str, number: impl Fn(&TaskResult) -> f64) -> Option<Spread> {
         Spread::of(&self.values(key, number))
     }
 
     /// A table cell: the spread, or why there is none.
-    pub fn cell(&self, key: &str, number: impl Fn(&Outcome) -> f64) -> String {
+    pub fn cell(&self, key: &str, number: impl Fn(&TaskResult) -> f64) -> String {
         match (self.spread(key, number), self.failed.get(key), self.kills.get(key)) {
             (Some(spread), _, Some(kills)) => format!("{}, killed {kills}×", spread.to_text()),
             (Some(spread), _, None) => spread.to_text(),
@@ -83,7 +83,7 @@ impl Results {
     }
 
     /// A point of a plot, if there is a value.
-    pub fn point(&self, x: f64, key: &str, number: impl Fn(&Outcome) -> f64) -> Option<Point> {
+    pub fn point(&self, x: f64, key: &str, number: impl Fn(&TaskResult) -> f64) -> Option<Point> {
         self.spread(key, number).map(|spread| Point::of(x, spread))
     }
 
@@ -93,7 +93,7 @@ impl Results {
         measure: Measure,
         over: &str,
         under: &str,
-        number: impl Fn(&Outcome) -> f64,
+        number: impl Fn(&TaskResult) -> f64,
     ) -> Measure {
         let (above, below) = (self.values(over, &number), self.values(under, &number));
         let spread = Spread::of_ratio(&above, &below);
@@ -166,12 +166,12 @@ pub fn higher(name: &str, title: &str) -> Measure {
 mod tests {
     use super::*;
 
-    fn took(seconds: f64) -> Result<Outcome, Failed> {
-        Ok(Outcome { seconds, ..Outcome::default() })
+    fn took(seconds: f64) -> Result<TaskResult, Failed> {
+        Ok(TaskResult { seconds, ..TaskResult::default() })
     }
 
     #[test]
-    fn a_peer_that_was_cut_short_bounds_the_ratio() {
+    fn timed_out_peer_bounds_the_ratio() {
         let mut results = Results::default();
         [2.0, 3.0, 4.0].into_iter().for_each(|seconds| results.add("ours", took(seconds)));
         results.add("peer", Err(Failed::TimeLimit(30.0)));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_kills_is_counted_and_loses_a_race() {
+    fn oom_killed_run_is_counted_and_loses() {
         let mut results = Results::default();
         results.add("ours", took(1.0));
         results.add("peer", Err(Failed::OutOfMemory));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_failed_once_has_no_value_and_a_reason() {
+    fn failed_run_has_a_reason_and_no_value() {
         let mut results = Results::default();
         results.add("ours", took(1.0));
         results.add("peer", took(2.0));

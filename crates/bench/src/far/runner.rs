@@ -20,7 +20,7 @@ use crate::children::{
     Failed, Interrupt, Running, Server, check, hiroma, run_job, run_stream, same_content,
     this_program,
 };
-use crate::job::{Job, Memory, Outcome, Task};
+use crate::job::{Job, Memory, Task, TaskResult};
 use crate::peers::{ALLOWANCE_BYTES, Cgroup, SwapArea, SwapKind, SwapTraffic};
 use crate::undo::{Guard, Undo};
 
@@ -81,7 +81,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Executes a run once.
-    pub fn execute(&mut self, run: &Run, results: &Results) -> Result<Outcome, Failed> {
+    pub fn execute(&mut self, run: &Run, results: &Results) -> Result<TaskResult, Failed> {
         let limit = self.time_limit(run, results)?;
         if let Some(ballast) = &self.ballast {
             ballast.load()?;
@@ -131,7 +131,7 @@ impl<'a> Runner<'a> {
         cgroup: Option<&Cgroup>,
         task: &Task,
         limit: Duration,
-    ) -> Result<Outcome, Failed> {
+    ) -> Result<TaskResult, Failed> {
         let job = Job {
             memory,
             cgroup: cgroup.map(|cgroup| cgroup.path().to_owned()),
@@ -148,7 +148,7 @@ impl<'a> Runner<'a> {
         local: u64,
         work: &Work,
         limit: Duration,
-    ) -> Result<Outcome, Failed> {
+    ) -> Result<TaskResult, Failed> {
         // Pages of zeros take no room; everything else has to fit.
         let largest = roomiest(self.params);
         let area = self.areas.entry(kind).or_insert_with(|| {
@@ -234,7 +234,7 @@ impl<'a> Runner<'a> {
         Ok(argv.map(str::to_owned).to_vec())
     }
 
-    fn sort_natively(&mut self, text: Text, limit: Duration) -> Result<Outcome, Failed> {
+    fn sort_natively(&mut self, text: Text, limit: Duration) -> Result<TaskResult, Failed> {
         let out = self.sorted(text);
         let argv = self.sort_argv(text, &out)?;
         self.program(Command::new(&argv[0]).args(&argv[1..]), limit)
@@ -245,7 +245,7 @@ impl<'a> Runner<'a> {
         text: Text,
         cgroup: &Cgroup,
         limit: Duration,
-    ) -> Result<Outcome, Failed> {
+    ) -> Result<TaskResult, Failed> {
         let out = self.dir.join("out");
         let job = Job {
             memory: Memory::Native,
@@ -264,7 +264,7 @@ impl<'a> Runner<'a> {
         local: u64,
         stores: &[StoreSpec],
         limit: Duration,
-    ) -> Result<Outcome, Failed> {
+    ) -> Result<TaskResult, Failed> {
         let out = self.dir.join("out");
         let stats = self.dir.join("stats.json");
         let stores: Vec<String> = stores.iter().map(StoreSpec::to_string).collect();
@@ -310,11 +310,15 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs a program to its end.
-    fn program(&self, command: &mut Command, limit: Duration) -> Result<Outcome, Failed> {
+    fn program(&self, command: &mut Command, limit: Duration) -> Result<TaskResult, Failed> {
         command.env("LC_ALL", "C").stdout(Stdio::null()).stderr(Stdio::piped());
         let ended = Running::start(command)?.wait(limit, self.interrupt)?;
         check(&ended)?;
-        Ok(Outcome { seconds: ended.seconds, peak_bytes: ended.peak_bytes, ..Outcome::default() })
+        Ok(TaskResult {
+            seconds: ended.seconds,
+            peak_bytes: ended.peak_bytes,
+            ..TaskResult::default()
+        })
     }
 
     /// Compares a sort's output with the native one, and removes it.
@@ -322,8 +326,8 @@ impl<'a> Runner<'a> {
         &self,
         text: Text,
         out: &std::path::Path,
-        outcome: Result<Outcome, Failed>,
-    ) -> Result<Outcome, Failed> {
+        outcome: Result<TaskResult, Failed>,
+    ) -> Result<TaskResult, Failed> {
         let right = if outcome.is_ok() { same_content(out, &self.sorted(text)) } else { Ok(true) };
         let _ = fs::remove_file(out);
         if right? { outcome } else { Err(anyhow!("the sorted text is wrong").into()) }
@@ -404,17 +408,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_are_read_from_the_statistics_of_a_run() {
+    fn counters_are_read_from_run_statistics() {
         let text = r#"{"elapsed_s": 1.5, "total": {"faults": 12, "fault_latency_ns_p50": null}, "processes": []}"#;
         assert_eq!(read_counters(text).unwrap(), BTreeMap::from([("faults".to_owned(), 12)]));
         assert!(read_counters(r#"{"total": null}"#).is_err());
     }
 
     #[test]
-    fn a_share_of_local_memory_is_of_the_peak_of_the_native_run() {
+    fn local_share_is_of_the_native_peak() {
         let mut results = Results::default();
         assert!(local_bytes(Local::Percent(30.0, "native"), &results).is_err());
-        results.add("native", Ok(Outcome { peak_bytes: 1000 << 20, ..Outcome::default() }));
+        results.add("native", Ok(TaskResult { peak_bytes: 1000 << 20, ..TaskResult::default() }));
         assert_eq!(local_bytes(Local::Percent(30.0, "native"), &results).unwrap(), 300 << 20);
     }
 }

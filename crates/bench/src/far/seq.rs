@@ -6,7 +6,7 @@ use hiroma_report::{Axis, Better, Kind, Measure, Plot, Report, Section, Series, 
 use super::params::Params;
 use super::plan::{Local, Ours, Place, Run, TimeLimit, Work, block_name};
 use super::results::{Results, higher};
-use crate::job::{Outcome, Task};
+use crate::job::{Task, TaskResult};
 
 pub fn blocks(params: &Params) -> Vec<BlockSize> {
     let sizes: &[u32] = if params.quick {
@@ -59,7 +59,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
 }
 
 pub fn report(params: &Params, results: &Results, report: &mut Report) {
-    let speed = Outcome::gb_per_s;
+    let speed = TaskResult::gb_per_s;
     let mut table = Table::new("Sequential read, everything far")
         .text("what")
         .number("this machine", "GB/s")

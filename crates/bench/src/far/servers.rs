@@ -6,7 +6,7 @@ use hiroma_report::{Measure, Report, Section, Table};
 use super::params::Params;
 use super::plan::{Local, Ours, Place, Run, Store, block_name};
 use super::results::{Results, higher};
-use crate::job::{Outcome, Task};
+use crate::job::{Task, TaskResult};
 
 const SERVERS: usize = 3;
 const BLOCKS: [BlockSize; 2] = [BlockSize::Fixed(1 << 20), BlockSize::Auto];
@@ -39,7 +39,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
 }
 
 pub fn report(_params: &Params, results: &Results, report: &mut Report) {
-    let speed = Outcome::gb_per_s;
+    let speed = TaskResult::gb_per_s;
     let mut table = Table::new("Sequential read from three servers")
         .text("block")
         .number("simple", "GB/s")

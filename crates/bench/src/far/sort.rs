@@ -6,7 +6,7 @@ use hiroma_report::{Axis, Kind, Plot, Point, Report, Section, Series, Table, fig
 use super::params::Params;
 use super::plan::{Local, Ours, Place, Run, Store, Text, TimeLimit, Work, roomy};
 use super::results::{Results, lower};
-use crate::job::Outcome;
+use crate::job::TaskResult;
 use crate::peers::SwapKind;
 
 const NATIVE: &str = "sort native";
@@ -179,7 +179,7 @@ fn traffic_table(results: &Results) -> Table {
         for &replacement in replacements(share) {
             let key = ours_key(share, replacement);
             let count = |name: &'static str, unit: f64| {
-                let number = move |outcome: &Outcome| {
+                let number = move |outcome: &TaskResult| {
                     outcome.counters.get(name).map_or(f64::NAN, |&value| value as f64 / unit)
                 };
                 results.spread(&key, number).map_or(String::new(), |spread| figures(spread.median))

@@ -41,7 +41,7 @@ pub fn plan(params: &Params) -> Vec<Run> {
 
 /// Time by block and stride, relative to (1M, 4K).
 fn relative(results: &Results, block: BlockSize, stride: usize) -> Option<Spread> {
-    let seconds = |outcome: &crate::job::Outcome, stride: usize| {
+    let seconds = |outcome: &crate::job::TaskResult, stride: usize| {
         outcome.stride_seconds.get(stride).copied().unwrap_or(f64::NAN)
     };
     let unit =

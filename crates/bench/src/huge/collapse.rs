@@ -141,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_were_measured() {
+    fn percentiles_are_measured_values() {
         let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
         assert_eq!(
             (percentile(&values, 50), percentile(&values, 99), percentile(&[3.0], 99)),

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_interval_is_where_the_median_may_lie_and_narrower_than_what_rounds_show() {
+    fn median_interval_is_narrower_than_the_spread() {
         let values: Vec<f64> = (0..99).map(f64::from).collect();
         let found = of_median(&values).unwrap();
         assert_eq!((found.median, found.n), (49.0, 99));
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_value_has_no_interval() {
+    fn missing_value_has_no_interval() {
         assert_eq!(of_median(&[]), None);
         let seldom = |rounds: &[usize]| (rounds[0] == 0).then_some(1.0);
         assert_eq!(interval(4, seldom), None);

@@ -396,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_third_is_hot_and_zipf_has_few_that_are_hottest() {
+    fn skewed_heats_a_third_and_zipf_few() {
         let load = |pattern| Load::new(256 << 20, pattern, Pages::Default);
         let share = |pattern| load(pattern).order().len() as f64 / load(pattern).pages() as f64;
         assert_eq!((share(Pattern::Sequential), share(Pattern::Random)), (1.0, 1.0));

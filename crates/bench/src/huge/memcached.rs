@@ -20,7 +20,7 @@
 //! that huge pages gain next to nothing; and one with a wide hot set, where the gain can be
 //! distinguished from the differences between rounds.
 
-mod found;
+mod results;
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
@@ -40,7 +40,7 @@ use hiroma_report::{
 use hiroma_sys::quiet::affinity;
 use tempfile::TempDir;
 
-use self::found::Found;
+use self::results::MemcachedResults;
 use super::{Params, interval, thp};
 use crate::children::{Running, hiroma};
 use crate::progress::Progress;
@@ -135,17 +135,17 @@ impl Places {
 }
 
 /// Confines this thread, and those that it starts, to one processor until it is dropped.
-struct Kept(Vec<usize>);
+struct AffinityGuard(Vec<usize>);
 
-impl Kept {
-    fn on(cpu: usize) -> Result<Kept> {
+impl AffinityGuard {
+    fn on(cpu: usize) -> Result<AffinityGuard> {
         let before = affinity::of(0).context("which processors this thread may use")?;
         affinity::confine(0, &[cpu]).context("keeping the load on one processor")?;
-        Ok(Kept(before))
+        Ok(AffinityGuard(before))
     }
 }
 
-impl Drop for Kept {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         let _ = affinity::confine(0, &self.0);
     }
@@ -370,9 +370,9 @@ fn measure(
     params: &Params,
     ballast: &Ballast,
     progress: &Progress,
-) -> Result<(Found, String)> {
+) -> Result<(MemcachedResults, String)> {
     let starts = if params.quick { 1 } else { STARTS };
-    let mut all = Found::default();
+    let mut all = MemcachedResults::default();
     for start in 1..=starts {
         measure_once(
             program,
@@ -392,7 +392,7 @@ fn measure_once(
     setting: &Setting,
     rounds: usize,
     (ballast, progress): (&Ballast, &Progress),
-    all: &mut Found,
+    all: &mut MemcachedResults,
 ) -> Result<()> {
     let dir = TempDir::new()?;
     let (servers, _daemon) = start_all(program, dir.path(), setting.store, ballast, progress)?;
@@ -400,7 +400,7 @@ fn measure_once(
     if let Some(places) = places {
         servers.iter().try_for_each(|server| server.keep_on(places.server))?;
     }
-    let _kept = places.map(|places| Kept::on(places.load)).transpose()?;
+    let _kept = places.map(|places| AffinityGuard::on(places.load)).transpose()?;
     progress.starts("memcached: finding what is hot");
     let (settled_s, operations) = settle(&servers[OURS], setting)?;
     for arm in [OFF, ALWAYS] {
@@ -434,7 +434,7 @@ fn measure_once(
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::found::By;
+    use super::results::By;
     use super::*;
 
     /// The paper's results, as if they had been measured here.
@@ -444,7 +444,7 @@ pub(super) mod tests {
 
     /// Two equal rounds, with throughputs that are better than the first arm's by these
     /// percentages.
-    fn found(off: f64, always: f64, ours: f64) -> Found {
+    fn found(off: f64, always: f64, ours: f64) -> MemcachedResults {
         let turn = |percent: f64| {
             (0..2)
                 .map(|_| Turn {
@@ -458,16 +458,16 @@ pub(super) mod tests {
             resident_bytes: (100 + percent) << 20,
             ..server::Memory::default()
         };
-        Found {
+        MemcachedResults {
             turns: [turn(off), turn(always), turn(ours)],
             memory: [memory(0), memory(96), memory(6)],
             starts: 1,
-            ..Found::default()
+            ..MemcachedResults::default()
         }
     }
 
     #[test]
-    fn a_program_that_cannot_run_is_not_waited_for() {
+    fn failed_server_start_is_reported_at_once() {
         let dir = tempfile::tempdir().unwrap();
         let said = dir.path().join("said");
         let mut command = std::process::Command::new("sh");
@@ -484,7 +484,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_share_of_a_gain_is_told_where_there_is_one() {
+    fn share_of_gain_is_reported_when_positive() {
         let share = found(0.0, 10.0, 9.5).share(By::Throughput).unwrap();
         assert!(
             (share.median - 95.0).abs() < 1e-6 && (share.max - share.min).abs() < 1e-6,
@@ -513,7 +513,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn gains_and_growth_are_drawn_beside_the_papers() {
+    fn gains_and_growth_are_drawn_beside_the_paper() {
         let [gain, growth] = &section().plots[..] else { panic!("not two plots") };
         for (plot, here) in [(gain, [2.55, 1.94]), (growth, [96.0, 6.0])] {
             for (point, expected) in plot.series[0].points.iter().zip(here) {

@@ -59,7 +59,7 @@ const ACCESSES: [Access; 3] = [
 
 /// Results of one pattern.
 #[derive(Default)]
-struct Outcome {
+struct PatternResults {
     /// GB/s of each repetition and arm.
     speed: [Vec<f64>; 4],
     /// Touches per microsecond of processor time.
@@ -86,9 +86,9 @@ struct Outcome {
     samples: [Vec<Sample>; 2],
 }
 
-impl Outcome {
+impl PatternResults {
     /// Adds the results of another start. Plots over time remain those of the first.
-    fn join(&mut self, other: Outcome) {
+    fn join(&mut self, other: PatternResults) {
         for arm in 0..ARMS.len() {
             self.speed[arm].extend(&other.speed[arm]);
             self.cpu[arm].extend(&other.cpu[arm]);
@@ -110,7 +110,7 @@ impl Outcome {
 }
 
 /// Runs the engine on a running load until it has settled.
-fn manage(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<()> {
+fn manage(loaded: &mut Loaded, outcome: &mut PatternResults) -> Result<()> {
     let load = loaded.load;
     let first = loaded.base / EXTENT as u64;
     let hot: Vec<u64> = (0..(load.bytes / EXTENT) as u64)
@@ -122,7 +122,7 @@ fn manage(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()> {
+fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut PatternResults) -> Result<()> {
     let began = Instant::now();
     let now = || began.elapsed().as_nanos() as u64;
     outcome.starts = 1;
@@ -160,7 +160,7 @@ fn step_until_settled(pid: u32, hot: &[u64], outcome: &mut Outcome) -> Result<()
 /// Runs khugepaged on a running load until it finds no more ranges. It takes only full ranges, with
 /// `max_ptes_none` at 0, and is faster than by default, with which it takes more than ten minutes
 /// for a GiB.
-fn wait_for_khugepaged(loaded: &mut Loaded, outcome: &mut Outcome) -> Result<Guard> {
+fn wait_for_khugepaged(loaded: &mut Loaded, outcome: &mut PatternResults) -> Result<Guard> {
     let only_full = thp::set("khugepaged/max_ptes_none", "0")?;
     let _pace = [
         thp::set("khugepaged/scan_sleep_millisecs", "10")?,
@@ -192,7 +192,7 @@ fn end_of(state: &State, elapsed: Duration) -> Option<String> {
     }
 }
 
-fn measure(params: &Params, ballast: &Ballast, pattern: Pattern) -> Result<Outcome> {
+fn measure(params: &Params, ballast: &Ballast, pattern: Pattern) -> Result<PatternResults> {
     let (starts, repetitions) = match pattern {
         Pattern::Skewed if !params.quick => (STARTS, 2 * params.repetitions),
         _ => (1, params.repetitions),
@@ -209,12 +209,12 @@ fn measure_once(
     ballast: &Ballast,
     pattern: Pattern,
     repetitions: usize,
-) -> Result<Outcome> {
+) -> Result<PatternResults> {
     let start = |pages| Loaded::start(Load::new(params.bytes, pattern, pages), ballast);
     // All run at the same time, in alternating turns of some hundredths of a second.
     let mut arms =
         [start(Pages::Small)?, start(Pages::Huge)?, start(Pages::Later)?, start(Pages::Default)?];
-    let mut outcome = Outcome::default();
+    let mut outcome = PatternResults::default();
     // The memory that collapsing takes should be backed too.
     ballast.load()?;
     let _only_full = wait_for_khugepaged(&mut arms[LATER], &mut outcome)?;
@@ -244,7 +244,7 @@ fn measure_once(
 
 /// Throughput and memory over time: the arms that change while khugepaged and we work, and the
 /// constant ones.
-fn over_time(access: &Access, outcome: &Outcome) -> [Plot; 2] {
+fn over_time(access: &Access, outcome: &PatternResults) -> [Plot; 2] {
     let end = outcome.samples.iter().flatten().map(|sample| sample.seconds).fold(0.0, f64::max);
     let flat = |y: f64| vec![Point::at(0.0, y), Point::at(end, y)];
     let median = |arm: usize| Spread::of(&outcome.speed[arm]).map_or(0.0, |spread| spread.median);
@@ -273,9 +273,9 @@ fn over_time(access: &Access, outcome: &Outcome) -> [Plot; 2] {
 }
 
 /// Throughput at the end, compared with small pages.
-fn compared(outcomes: &[Outcome]) -> Plot {
+fn compared(outcomes: &[PatternResults]) -> Plot {
     let of = |arm: usize| {
-        let ratio = |(place, outcome): (usize, &Outcome)| {
+        let ratio = |(place, outcome): (usize, &PatternResults)| {
             Spread::of_ratio(&outcome.speed[arm], &outcome.speed[SMALL])
                 .map(|spread| Point::of(place as f64, percent(spread)))
         };
@@ -290,7 +290,7 @@ fn compared(outcomes: &[Outcome]) -> Plot {
     }
 }
 
-fn growth(outcome: &Outcome, arm: usize) -> f64 {
+fn growth(outcome: &PatternResults, arm: usize) -> f64 {
     100.0 * (outcome.resident[arm] as f64 / outcome.resident[SMALL] as f64 - 1.0)
 }
 
@@ -358,7 +358,7 @@ pub fn run(
     Ok(())
 }
 
-fn measures(name: &str, pattern: Pattern, outcome: &Outcome, report: &mut Report) {
+fn measures(name: &str, pattern: Pattern, outcome: &PatternResults, report: &mut Report) {
     let skewed = pattern == Pattern::Skewed;
     let title = titled(format!("{name} access, of the speed of THP always"), outcome);
     let speed = Measure::new(format!("{name}_of_thp_percent"), title, "%", Better::Higher)
@@ -441,7 +441,7 @@ fn told(cpu: &[Vec<f64>; 4], starts: usize) -> String {
 }
 
 /// A title, with a remark if the manager stopped by itself.
-fn titled(title: String, outcome: &Outcome) -> String {
+fn titled(title: String, outcome: &PatternResults) -> String {
     match &outcome.stopped {
         // The text after the colon is the detailed reason.
         Some(why) => {
@@ -472,11 +472,11 @@ pub(super) mod tests {
                 gb_per_s: 1.0 + f64::from(at),
                 resident_bytes: 1 << 30,
             };
-            Outcome {
+            PatternResults {
                 speed: [1.0, 1.4, 1.2, 1.5].map(|speed| vec![speed; 3]),
                 resident: [1 << 30; 4],
                 samples: [vec![sample(0), sample(1)], vec![sample(0), sample(2)]],
-                ..Outcome::default()
+                ..PatternResults::default()
             }
         };
         let mut plots: Vec<Plot> =
@@ -486,10 +486,14 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_manager_that_stopped_itself_is_told_in_the_rows_that_it_spoils() {
+    fn self_stopped_manager_is_noted_in_affected_rows() {
         let why = "collapsing stalls".to_owned();
-        let stopped = Outcome { stopped: Some(why), huge_ranges: [1, 100], ..Outcome::default() };
-        for (outcome, expected) in [(stopped, true), (Outcome::default(), false)] {
+        let stopped = PatternResults {
+            stopped: Some(why),
+            huge_ranges: [1, 100],
+            ..PatternResults::default()
+        };
+        for (outcome, expected) in [(stopped, true), (PatternResults::default(), false)] {
             let mut report = Report::default();
             measures("skewed", Pattern::Skewed, &outcome, &mut report);
             let told =

@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_experiment_that_fails_is_told_of_and_the_others_keep_their_figures() {
+    fn failed_experiment_is_reported_and_others_keep_figures() {
         let measures = |name, run| Experiment { name, seconds: 1.0, run };
         let good = |name| {
             measures(name, |_, _, _, report| {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_by_default_leave_half_of_the_memory_alone() {
+    fn default_sizes_leave_half_of_memory_free() {
         let gib = |sizes: &[usize]| sizes.iter().map(|size| size / GIB).collect::<Vec<_>>();
         let sizes = |available_gib: u64| gib(&Params::new(false, available_gib << 30).sizes);
         assert_eq!(
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn each_of_the_papers_figures_is_drawn() {
+    fn every_paper_figure_is_drawn() {
         let mut plots = micro::tests::plots();
         plots.push(tracker::tests::plot());
         plots.extend(memcached::tests::section().plots);

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_samples_become_few_points_of_the_same_mean() {
+    fn downsampling_keeps_the_mean() {
         let samples: Vec<Sample> = (0..1000)
             .map(|at| Sample {
                 seconds: f64::from(at),

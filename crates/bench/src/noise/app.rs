@@ -24,7 +24,7 @@ pub struct App {
 
 /// Results. Times are in nanoseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Went {
+pub struct AppResults {
     pub steps_ns: Vec<u64>,
     pub chunk_turns: u64,
     /// Time stolen from all ranks.
@@ -43,7 +43,7 @@ pub struct Went {
     pub no_bpf: Option<String>,
 }
 
-/// Runs the application, and prints [`Went`] as one line.
+/// Runs the application, and prints [`AppResults`] as one line.
 pub fn main(app: &str) -> Result<ExitCode> {
     let app: App =
         serde_json::from_str(app).context("the job of a computing process is not readable")?;
@@ -74,7 +74,7 @@ pub fn main(app: &str) -> Result<ExitCode> {
         reclaimers.contains(part)
     };
     let (stolen_ns, explained_ns) = recording.stolen_and_explained_ns();
-    let went = Went {
+    let went = AppResults {
         steps_ns: recording.steps.iter().map(|step| step.ns).collect(),
         chunk_turns: recording.chunk_turns,
         stolen_ns,

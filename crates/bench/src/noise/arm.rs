@@ -282,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_arm_has_a_name_of_its_own_and_something_to_be_compared_with() {
+    fn every_arm_has_unique_name_and_baseline() {
         for (index, arm) in ARMS.iter().enumerate() {
             assert!(ARMS.iter().skip(index + 1).all(|other| other.key != arm.key), "{}", arm.key);
             let baseline = ARMS.iter().find(|other| other.key == arm.baseline()).unwrap();

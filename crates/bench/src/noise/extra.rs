@@ -52,7 +52,7 @@ impl Keeper {
 
 /// The state of hot files after a stream.
 #[derive(Clone, Copy, Debug)]
-pub struct Kept {
+pub struct HotFileState {
     /// Share that was still cached, in percent.
     pub percent: f64,
     /// Time to read them again, relative to the time before.
@@ -89,7 +89,7 @@ pub fn hot(
     times: u64,
     ground: &Ground,
     interrupt: &Interrupt,
-) -> Result<Kept, Failed> {
+) -> Result<HotFileState, Failed> {
     let (path, _file) = scratch(&ground.dir, "hot", HOT_BYTES)?;
     let file = File::open(path)?;
     let mut before = read_all(&file, HOT_BYTES)?;
@@ -110,7 +110,7 @@ pub fn hot(
     if let Some(daemon) = daemon {
         daemon.end()?;
     }
-    Ok(Kept { percent, again: after.as_secs_f64() / before.as_secs_f64() })
+    Ok(HotFileState { percent, again: after.as_secs_f64() / before.as_secs_f64() })
 }
 
 /// The remedies whose throughput is compared.
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_cached_is_counted() {
+    fn cached_pages_are_counted() {
         let dir = tempfile::tempdir_in(".").unwrap();
         let path = dir.path().join("x");
         std::fs::write(&path, vec![1; 8 * PAGE]).unwrap();

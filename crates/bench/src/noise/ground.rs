@@ -345,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_and_files_are_as_before_when_guards_go() {
+    fn guards_restore_settings_and_files() {
         let dir = tempfile::tempdir().unwrap();
         let setting = dir.path().join("setting");
         fs::write(&setting, "10\n").unwrap();
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn who_stands_in_for_another_does_not_do_the_work() {
+    fn worker_is_the_child_of_a_wrapper() {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "sleep 600; :"]).stdout(std::process::Stdio::null());
         let shell = Running::start(&mut shell).unwrap();

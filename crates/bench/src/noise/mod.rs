@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_of_the_daemon_are_taken_and_senseless_ones_refused() {
+    fn daemon_settings_are_parsed_and_invalid_ones_refused() {
         let set = |texts: &[&str]| {
             settings_of(&texts.iter().map(|&text| text.to_owned()).collect::<Vec<_>>())
         };

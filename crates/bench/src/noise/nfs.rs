@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lacks_is_said() {
+    fn missing_requirements_are_reported() {
         for (text, expected) in [
             ("nodev\tproc\n\text4\n", "neither"),
             ("nodev\tnfs4\n", "no NFS server"),
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_written_as_the_tables_want_them() {
+    fn export_paths_are_escaped() {
         assert_eq!(quoted(Path::new("/var/tmp/a b\\c")), "/var/tmp/a\\040b\\134c");
     }
 

@@ -10,7 +10,7 @@ use hiroma_units::Bytes;
 
 use super::Params;
 use super::arm::{Arm, Remedy};
-use super::extra::{Keeper, Kept};
+use super::extra::{HotFileState, Keeper};
 use super::ground::Ground;
 use super::run::Run;
 
@@ -21,7 +21,7 @@ pub struct Results {
     pub arms: Vec<(Arm, Vec<Option<Run>>)>,
     pub failures: Vec<String>,
     pub streams: Vec<(Remedy, f64)>,
-    pub hot: Vec<(Keeper, Kept)>,
+    pub hot: Vec<(Keeper, HotFileState)>,
     pub idle: Option<Spread>,
     pub nfs: Option<String>,
 }
@@ -369,18 +369,18 @@ impl Results {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::noise::app::Went;
+    use crate::noise::app::AppResults;
     use crate::noise::arm;
     use crate::noise::arm::Group;
     use crate::noise::ground::Books;
     use std::time::Duration;
 
     fn run(step_ns: u64, books: Books, valid: bool) -> Run {
-        let went = Went {
+        let went = AppResults {
             steps_ns: vec![step_ns; 100],
             stolen_ns: 1000,
             explained_ns: 900,
-            ..Went::default()
+            ..AppResults::default()
         };
         Run { went, books, valid, journal: Vec::new() }
     }
@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_of_pairs_that_count() {
+    fn figures_use_only_valid_pairs() {
         let results = results();
         let measures = results.measures(&params(false));
         assert_eq!(value(&measures, "worst_percent"), 11.0);
@@ -459,11 +459,11 @@ mod tests {
     }
 
     #[test]
-    fn throughput_is_told_against_the_plain_reader() {
+    fn throughput_is_relative_to_the_plain_reader() {
         let mut results = results();
         results.streams =
             vec![(Remedy::None, 2e9), (Remedy::Daemon, 1.9e9), (Remedy::QuietRun, 3e9)];
-        results.hot = vec![(Keeper::QuietRun, Kept { percent: 97.0, again: 1.1 })];
+        results.hot = vec![(Keeper::QuietRun, HotFileState { percent: 97.0, again: 1.1 })];
         let measures = results.measures(&params(false));
         assert_eq!(
             (
@@ -477,7 +477,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_figures_stand_beside_ours() {
+    fn paper_figures_are_shown_beside_measured() {
         let sections = results().sections();
         assert_eq!(sections[0].plots.len(), 5);
         let text = sections[0].to_text();
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_that_fails_is_told_of_once() {
+    fn failed_arm_is_reported_once() {
         let mut results = results();
         let at = results.arms.len() - 1;
         results.failed(at, "no".to_owned());

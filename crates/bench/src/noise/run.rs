@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 use hiroma_sys::quiet::affinity;
 
 use super::Params;
-use super::app::{App, Went};
+use super::app::{App, AppResults};
 use super::arm::{Arm, Remedy};
 use super::ground::{self, Books, Ground, on_cpus, place_kswapd, scratch, set};
 use super::load::Way;
@@ -31,7 +31,7 @@ const ALLOC_BYTES: usize = 4 << 20;
 /// Results of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    pub went: Went,
+    pub went: AppResults,
     pub books: Books,
     /// Whether the load kept its rate, as a valid run requires.
     pub valid: bool,
@@ -117,7 +117,7 @@ fn app(
     alloc: bool,
     duration: Duration,
     interrupt: &Interrupt,
-) -> Result<Went, Failed> {
+) -> Result<AppResults, Failed> {
     let job = App {
         cpus: ground.app_cpus.clone(),
         step_us: params.step_us,
@@ -142,7 +142,11 @@ fn app(
 }
 
 /// Determines the amount of work in a microsecond, once for all runs.
-pub fn calibrate(ground: &Ground, params: &Params, interrupt: &Interrupt) -> Result<Went, Failed> {
+pub fn calibrate(
+    ground: &Ground,
+    params: &Params,
+    interrupt: &Interrupt,
+) -> Result<AppResults, Failed> {
     app(ground, params, false, Duration::from_millis(500), interrupt)
 }
 

@@ -26,7 +26,7 @@ use hiroma_report::Report;
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PolicyArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<PolicyCommand>,
     #[command(flatten)]
     files: Files,
     /// Directory of the traces
@@ -44,7 +44,7 @@ pub struct PolicyArgs {
 }
 
 #[derive(Subcommand)]
-enum What {
+enum PolicyCommand {
     Record(record::RecordArgs),
     Check(check::CheckArgs),
 }
@@ -52,8 +52,8 @@ enum What {
 /// Runs the subcommand, or the simulations.
 pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
     match &args.what {
-        Some(What::Record(args)) => return record::run(args),
-        Some(What::Check(args)) => return check::run(args),
+        Some(PolicyCommand::Record(args)) => return record::run(args),
+        Some(PolicyCommand::Check(args)) => return check::run(args),
         None => {}
     }
     args.files.check()?;

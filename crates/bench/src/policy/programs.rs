@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_more_than_ten_and_what_is_missing_is_said() {
+    fn more_than_ten_programs_and_missing_ones_reported() {
         let names: std::collections::BTreeSet<_> = KNOWN.iter().map(|known| known.name).collect();
         assert!(names.len() == KNOWN.len() && names.len() > 10);
         let dir = tempfile::tempdir().unwrap();

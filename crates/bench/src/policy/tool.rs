@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_lackey_are_read_as_they_are_written() {
+    fn lackey_output_is_parsed() {
         assert_eq!(access(b"1ffeffe7e0,8\n"), Some((0x1f_feff_e7e0, 8)));
         let line = "SYSCALL[7,1](9) sys_mmap ( 0x0, 8192, 3, 34, 4294967295, 0 ) --> [pre-success] Success(0x4c3e000)";
         assert_eq!(

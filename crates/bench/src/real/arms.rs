@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arms_have_names_of_their_own() {
+    fn arm_names_are_unique() {
         let all = CHOICES
             .into_iter()
             .chain([Arm::Native, Arm::Roomy, Arm::Block(None)])

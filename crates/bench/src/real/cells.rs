@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_killed_stopped_or_failed_counts_as_the_patience() {
+    fn unfinished_runs_count_as_the_time_limit() {
         let mut cells = Cells::default();
         cells.at("programs", "a", NATIVE, NATIVE).runs = vec![ran(1.0), ran(3.0)];
         cells.at("programs", "a", "50%", "zram").end = Some(End::Killed);
@@ -223,13 +223,13 @@ mod tests {
     }
 
     #[test]
-    fn means_are_geometric_and_of_something() {
+    fn means_are_geometric_and_need_values() {
         assert!((mean(&[0.5, 2.0, 8.0]).unwrap() - 2.0).abs() < 1e-12);
         assert_eq!(mean(&[]), None);
     }
 
     #[test]
-    fn a_file_is_gone_on_with() {
+    fn results_file_is_resumed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("real.json");
         let mut cells = Cells::default();

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_compressed_beside_the_limit_lowers_it() {
+    fn compressed_memory_beside_the_limit_lowers_it() {
         for percent in [25, 40, 60, 100] {
             let search = Search {
                 target: 200 * MB,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_takes_beside_its_limit_is_found_in_two_runs() {
+    fn overhead_beside_limit_is_found_in_two_runs() {
         let search = Search {
             target: 100 * MB,
             native: 200 * MB,
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_fails_with_more_than_the_target_is_not_given_less() {
+    fn failure_above_target_is_not_retried_with_less() {
         let search = Search {
             target: 100 * MB,
             native: 200 * MB,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arm_that_does_not_react_ends_the_search() {
+    fn unresponsive_arm_ends_the_search() {
         let search = Search {
             target: 100 * MB,
             native: 200 * MB,

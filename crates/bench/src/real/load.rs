@@ -12,7 +12,7 @@ use hiroma_memload::content::Random;
 use hiroma_units::PAGE;
 use serde::{Deserialize, Serialize};
 
-use crate::job::Outcome;
+use crate::job::TaskResult;
 
 const PAGE_WORDS: usize = PAGE / 8;
 /// The low half of a word identifies its position, the high half counts how often it was written.
@@ -40,7 +40,7 @@ pub enum Load {
 }
 
 /// Runs a load.
-pub fn run(load: &Load) -> Result<Outcome> {
+pub fn run(load: &Load) -> Result<TaskResult> {
     match *load {
         Load::Threads { bytes, threads, writes, settle_ms, timed_ms } => in_threads(
             &Words::filled(bytes, compressible),
@@ -109,9 +109,9 @@ impl Words {
     }
 }
 
-fn outcome(seconds: f64, count: u64, wrong: u64) -> Result<Outcome> {
+fn outcome(seconds: f64, count: u64, wrong: u64) -> Result<TaskResult> {
     ensure!(wrong == 0, "{wrong} of {count} words came back changed");
-    Ok(Outcome { seconds, count, bytes: count * PAGE as u64, ..Outcome::default() })
+    Ok(TaskResult { seconds, count, bytes: count * PAGE as u64, ..TaskResult::default() })
 }
 
 fn in_threads(
@@ -119,7 +119,7 @@ fn in_threads(
     threads: usize,
     writes: bool,
     [settle, timed]: [Duration; 2],
-) -> Result<Outcome> {
+) -> Result<TaskResult> {
     let together = Barrier::new(threads);
     let one = |seed: u64| {
         let mut random = Random::new(seed);
@@ -159,7 +159,7 @@ fn in_threads(
 }
 
 /// Measures the time that the same number of touches takes in each pattern.
-fn shifting(words: &Words) -> Result<Outcome> {
+fn shifting(words: &Words) -> Result<TaskResult> {
     let pages = words.pages();
     let mut random = Random::new(8);
     let (mut seconds, mut count, mut wrong) = (0.0, 0, 0);
@@ -187,7 +187,7 @@ fn shifting(words: &Words) -> Result<Outcome> {
     outcome(seconds, count, wrong)
 }
 
-fn once(bytes: usize) -> Result<Outcome> {
+fn once(bytes: usize) -> Result<TaskResult> {
     let start = Instant::now();
     let words = Words::filled(bytes, compressible);
     let seconds = start.elapsed().as_secs_f64();
@@ -206,7 +206,7 @@ fn skewed(random: &mut Random, pages: u64) -> u64 {
     rank * 4099 % pages
 }
 
-fn random(words: &Words, accesses: u64, next: fn(&mut Random, u64) -> u64) -> Result<Outcome> {
+fn random(words: &Words, accesses: u64, next: fn(&mut Random, u64) -> u64) -> Result<TaskResult> {
     let mut random = Random::new(3);
     let start = Instant::now();
     let mut wrong = 0;
@@ -220,7 +220,7 @@ fn random(words: &Words, accesses: u64, next: fn(&mut Random, u64) -> u64) -> Re
 
 /// The first round is not counted: memory that the hypervisor has not backed yet is much more
 /// expensive in any arm.
-fn first_touch(bytes: usize, rounds: usize) -> Result<Outcome> {
+fn first_touch(bytes: usize, rounds: usize) -> Result<TaskResult> {
     let (mut seconds, mut wrong) = (Vec::new(), 0);
     for round in 0..=rounds {
         let mut memory = vec![0u8; bytes];
@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_load_does_what_it_is_asked_for_and_finds_its_words() {
+    fn each_load_does_its_accesses_and_verifies_words() {
         let bytes = 4 << 20;
         let outcome =
             run(&Load::Threads { bytes, threads: 2, writes: true, settle_ms: 5, timed_ms: 20 })
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_changed_are_noticed_and_written_ones_are_not() {
+    fn corrupted_words_are_detected_but_written_ones_pass() {
         let words = Words::filled(8 * PAGE, noise);
         assert!(words.write(3, 9) && words.write(3, 9) && words.read(3, 9));
         words.words[3 * PAGE_WORDS + 9].fetch_add(1, Relaxed);

@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_are_different_and_found_again() {
+    fn names_are_unique_and_resolvable() {
         let names = names();
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_the_user_replaces_everything() {
+    fn user_command_replaces_everything() {
         let dir = tempfile::tempdir().unwrap();
         let choice = Choice { command: vec!["/bin/sort".into(), "-u".into()], ..choice(&[], &[]) };
         let (groups, _) = choice.groups(dir.path()).unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_parts_of_what_is_native() {
+    fn sizes_are_shares_of_native() {
         assert_eq!(
             (Size::Percent(25).bytes(400), Size::Bytes(7).bytes(400), Size::Percent(75).name()),
             (100, 7, "75%".to_owned())

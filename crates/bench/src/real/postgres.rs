@@ -11,7 +11,7 @@ use rustix::fs::{Gid, Uid, chown};
 
 use super::work::Scene;
 use crate::children::{Failed, Interrupt, Running, check};
-use crate::job::{Latency, Outcome};
+use crate::job::{Latency, TaskResult};
 
 const PORT: &str = "5432";
 const CLIENTS: &str = "2";
@@ -196,7 +196,7 @@ impl Postgres {
     }
 
     /// Starts the server, and runs pgbench.
-    pub fn drive(&self, scene: &Scene) -> Result<Outcome, Failed> {
+    pub fn drive(&self, scene: &Scene) -> Result<TaskResult, Failed> {
         self.clean()?;
         let start = Instant::now();
         let mut server = scene.start(&self.outer, &self.server()?, Stdio::null(), &self.dir)?;
@@ -234,7 +234,12 @@ impl Postgres {
             .into());
         }
         let latency = Latency::of(micros.iter().map(|us| us * 1000).collect());
-        Ok(Outcome { seconds: ended.seconds, count: wanted as u64, latency, ..Outcome::default() })
+        Ok(TaskResult {
+            seconds: ended.seconds,
+            count: wanted as u64,
+            latency,
+            ..TaskResult::default()
+        })
     }
 
     fn logs(&self) -> Result<Vec<PathBuf>> {

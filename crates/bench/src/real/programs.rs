@@ -253,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_different_and_what_is_missing_is_said() {
+    fn names_are_unique_and_missing_programs_reported() {
         let names: std::collections::BTreeSet<_> = KNOWN.iter().map(|known| known.name).collect();
         assert_eq!(names.len(), KNOWN.len());
         let dir = tempfile::tempdir().unwrap();

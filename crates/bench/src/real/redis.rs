@@ -12,7 +12,7 @@ use hiroma_memload::content::Random;
 
 use super::work::Scene;
 use crate::children::{Failed, Running};
-use crate::job::{Latency, Outcome};
+use crate::job::{Latency, TaskResult};
 
 const KEYS: u64 = 150_000;
 const REQUESTS: u64 = 40_000;
@@ -109,7 +109,7 @@ fn get(key: u64) -> Vec<u8> {
 }
 
 /// Starts the server, fills it, times requests, and checks every value that is read.
-pub fn drive(scene: &Scene) -> Result<Outcome, Failed> {
+pub fn drive(scene: &Scene) -> Result<TaskResult, Failed> {
     let socket = scene.dir.join("redis.socket");
     let _ = std::fs::remove_file(&socket);
     let words = |path: &Path| {
@@ -141,7 +141,7 @@ fn requests(
     socket: &Path,
     server: &mut Running,
     start: Instant,
-) -> Result<Outcome, Failed> {
+) -> Result<TaskResult, Failed> {
     let in_time = || match () {
         () if scene.interrupt.came() => Err(Failed::Interrupted),
         () if start.elapsed() > scene.limit => Err(Failed::TimeLimit(scene.limit.as_secs_f64())),
@@ -181,7 +181,12 @@ fn requests(
     }
     // Excludes the client's work between requests.
     let seconds = nanos.iter().sum::<u64>() as f64 / 1e9;
-    Ok(Outcome { seconds, count: REQUESTS, latency: Latency::of(nanos), ..Outcome::default() })
+    Ok(TaskResult {
+        seconds,
+        count: REQUESTS,
+        latency: Latency::of(nanos),
+        ..TaskResult::default()
+    })
 }
 
 #[cfg(test)]
@@ -189,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_in_the_protocol_and_values_are_versions() {
+    fn requests_use_resp_and_values_encode_versions() {
         assert_eq!(get(12), b"*2\r\n$3\r\nGET\r\n$6\r\nkey:12\r\n");
         let text = String::from_utf8(set(1, 2)).unwrap();
         assert!(

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_shown_as_what_they_are_and_counted_in_the_mean() {
+    fn failures_are_shown_and_counted_in_the_mean() {
         let mut cells = Cells::default();
         for (item, zram, ours) in [("a", None, 2.0), ("b", Some(End::Killed), 26.0)] {
             cells.at("programs", item, NATIVE, NATIVE).runs = vec![ran(1.0), ran(3.0)];
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn every_group_has_its_tables_and_its_figures() {
+    fn every_group_has_tables_and_figures() {
         let mut cells = Cells::default();
         for (group, item, size, arms) in [
             ("servers", "redis", "50%", ["zram", "compressed"]),
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_has_no_figure() {
+    fn skipped_run_has_no_figure() {
         let mut cells = Cells::default();
         cells.at("programs", "a", NATIVE, NATIVE).runs = vec![ran(1.0)];
         cells.at("programs", "a", "25%", "compressed").runs = vec![ran(2.0)];

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_run_with_the_right_total_is_the_first_repetition() {
+    fn run_at_target_total_is_the_first_repetition() {
         let mut cell = Cell::default();
         let search = Search {
             target: 200 << 20,
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_answer_ends_the_search_and_an_interrupt_loses_nothing() {
+    fn wrong_answer_ends_search_and_interrupt_keeps_results() {
         let search = Search {
             target: 200 << 20,
             native: 400 << 20,

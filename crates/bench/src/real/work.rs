@@ -18,7 +18,7 @@ use super::load::Load;
 use super::postgres::Postgres;
 use super::redis;
 use crate::children::{Failed, Interrupt, Running, check, command_in, this_program};
-use crate::job::{Job, Memory, Outcome, Task};
+use crate::job::{Job, Memory, Task, TaskResult};
 
 /// Under a group's limit Linux 6.18 occasionally kills a process while hardly anything is swapped:
 /// only an item that is killed every time counts as killed.
@@ -140,7 +140,7 @@ impl Runner<'_> {
             Err(Failed::TimeLimit(_)) => attempt.end = Some(End::Stopped),
             Err(Failed::Other(error)) => attempt.end = Some(End::Failed(format!("{error:#}"))),
             Ok(done) => {
-                let Outcome { seconds, count, latency, .. } = done;
+                let TaskResult { seconds, count, latency, .. } = done;
                 (attempt.seconds, attempt.count, attempt.latency) = (seconds, count, latency);
             }
         }
@@ -148,7 +148,7 @@ impl Runner<'_> {
         Ok(attempt)
     }
 
-    fn drive(&self, item: &Item, arm: Arm, scene: &Scene) -> Result<Outcome, Failed> {
+    fn drive(&self, item: &Item, arm: Arm, scene: &Scene) -> Result<TaskResult, Failed> {
         match &item.work {
             Work::Program(argv) => self.program(&item.name, argv, arm, scene),
             Work::Load(load) => self.load(load, scene),
@@ -165,7 +165,7 @@ impl Runner<'_> {
         argv: &[String],
         arm: Arm,
         scene: &Scene,
-    ) -> Result<Outcome, Failed> {
+    ) -> Result<TaskResult, Failed> {
         let native = self.dir.join(format!("{name}.{NATIVE}"));
         let start = Instant::now();
         let mut running = scene.start(&[], argv, Stdio::piped(), &self.dir)?;
@@ -186,10 +186,10 @@ impl Runner<'_> {
         } else if fs::read_to_string(&native)? != digest {
             return Err(anyhow!("its output is not as the native one").into());
         }
-        Ok(Outcome { seconds, ..Outcome::default() })
+        Ok(TaskResult { seconds, ..TaskResult::default() })
     }
 
-    fn load(&self, load: &Load, scene: &Scene) -> Result<Outcome, Failed> {
+    fn load(&self, load: &Load, scene: &Scene) -> Result<TaskResult, Failed> {
         let this = this_program()?.to_str().context("this program's name is not UTF-8")?.to_owned();
         let job = Job { memory: Memory::Native, cgroup: None, task: Task::Load(load.clone()) };
         let job = serde_json::to_string(&job).context("a job is always JSON")?;
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn outputs_are_told_apart_by_length_and_content() {
+    fn outputs_differ_by_length_and_content() {
         let of = |bytes: &[u8]| digest(bytes).unwrap();
         assert_eq!(of(b"as it was"), of(b"as it was"));
         assert!(

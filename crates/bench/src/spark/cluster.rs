@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_differ_in_the_policy_alone() {
+    fn policies_differ_only_in_policy() {
         let jars = Jars {
             plugin: "p.jar".into(),
             jobs: "j.jar".into(),

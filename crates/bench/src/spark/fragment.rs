@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_can_be_left_again() {
+    fn taken_memory_can_be_released() {
         let mut holder = Holder::new(4).unwrap();
         match holder.take_huge() {
             Ok(true) => {}

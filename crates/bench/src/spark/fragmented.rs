@@ -6,7 +6,7 @@ use hiroma_report::{
 use hiroma_units::{Bytes, EXTENT};
 
 use super::Ground;
-use super::grid::{self, Grid, Outcome};
+use super::grid::{self, Grid, RunResults};
 use super::spec::{Policy, Spec, Storage, Workload};
 use crate::children::Failed;
 use crate::progress::Progress;
@@ -88,7 +88,7 @@ fn measures(grid: &Grid, entire_percent: Option<Spread>) -> [Measure; 3] {
             Better::Lower,
         )
         .aim(0.9)
-        .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, Outcome::whole_s))
+        .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, RunResults::whole_s))
         .note(note(&[Policy::Part, Policy::Entire])),
         Measure::new(
             "fragmented_iteration_ratio",
@@ -97,13 +97,13 @@ fn measures(grid: &Grid, entire_percent: Option<Spread>) -> [Measure; 3] {
             Better::Lower,
         )
         .aim(0.9)
-        .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, Outcome::iteration_s))
+        .spread(grid.ratio(STORAGE, Policy::Part, Policy::Entire, RunResults::iteration_s))
         .note(note(&[Policy::Part, Policy::Entire])),
     ]
 }
 
 fn plot(grid: &Grid) -> Plot {
-    let bars = |name: &str, value: fn(&Outcome) -> f64| {
+    let bars = |name: &str, value: fn(&RunResults) -> f64| {
         let spreads = Policy::FOUR.iter().enumerate();
         Series::new(
             name,

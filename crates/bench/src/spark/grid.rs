@@ -11,7 +11,7 @@ use crate::progress::Progress;
 
 /// Results of one run of a job.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct RunResults {
     pub build_s: f64,
     /// Without the warm-up iterations.
     pub iterations_s: Vec<f64>,
@@ -23,7 +23,7 @@ pub struct Outcome {
     pub steady: Pages,
 }
 
-impl Outcome {
+impl RunResults {
     /// Median of the iterations.
     pub fn iteration_s(&self) -> f64 {
         Spread::of(&self.iterations_s).map_or(f64::NAN, |spread| spread.median)
@@ -39,7 +39,7 @@ impl Outcome {
 #[derive(Clone)]
 pub struct Cell {
     pub spec: Spec,
-    pub outcomes: Vec<Option<Outcome>>,
+    pub outcomes: Vec<Option<RunResults>>,
     /// The reason of the first failure.
     pub failure: Option<String>,
 }
@@ -49,7 +49,7 @@ pub struct Cell {
 pub struct Grid(pub Vec<Cell>);
 
 /// Runs one job from start to end.
-pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
+pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<RunResults, Failed> {
     let mut session = ground.start(spec)?;
     let build_s = session.cache()?;
     let cached = Pages::of_all(&session.look()?)?;
@@ -65,7 +65,7 @@ pub fn run(ground: &Ground<'_>, spec: &Spec) -> Result<Outcome, Failed> {
     let iterations_s = session.iterate(ground.params.iterations)?;
     let looked = session.look()?;
     let gc_ms = looked.iter().map(|executor| executor.gc_ms).sum();
-    Ok(Outcome { build_s, iterations_s, gc_ms, cached, steady: Pages::of_all(&looked)? })
+    Ok(RunResults { build_s, iterations_s, gc_ms, cached, steady: Pages::of_all(&looked)? })
 }
 
 impl Grid {
@@ -118,7 +118,7 @@ impl Grid {
         &self,
         storage: Storage,
         policy: Policy,
-        value: impl Fn(&Outcome) -> f64,
+        value: impl Fn(&RunResults) -> f64,
     ) -> Option<Spread> {
         let cell = self.cell(storage, policy)?;
         Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>())
@@ -130,7 +130,7 @@ impl Grid {
         storage: Storage,
         over: Policy,
         under: Policy,
-        value: impl Fn(&Outcome) -> f64,
+        value: impl Fn(&RunResults) -> f64,
     ) -> Option<Spread> {
         let pairs =
             self.cell(storage, over)?.outcomes.iter().zip(&self.cell(storage, under)?.outcomes);
@@ -164,12 +164,12 @@ impl Grid {
             .number("resident", "MiB");
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         for cell in &self.0 {
-            let of = |value: &dyn Fn(&Outcome) -> f64| {
+            let of = |value: &dyn Fn(&RunResults) -> f64| {
                 let spread =
                     Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
                 spread.map_or_else(|| "–".to_owned(), Spread::to_text)
             };
-            let median = |value: &dyn Fn(&Outcome) -> f64| {
+            let median = |value: &dyn Fn(&RunResults) -> f64| {
                 let spread =
                     Spread::of(&cell.outcomes.iter().flatten().map(value).collect::<Vec<_>>());
                 spread.map_or_else(|| "–".to_owned(), |spread| figures(spread.median))
@@ -178,7 +178,7 @@ impl Grid {
                 job(&cell.spec),
                 cell.spec.policy.name().to_owned(),
                 of(&|outcome| outcome.build_s),
-                of(&Outcome::iteration_s),
+                of(&RunResults::iteration_s),
                 median(&|outcome| outcome.gc_ms as f64),
                 median(&|outcome| mib(outcome.cached.cached)),
                 median(&|outcome| outcome.cached.cached_huge_percent()),
@@ -230,10 +230,10 @@ mod tests {
             executors: 2,
             heap_bytes: 1 << 30,
         };
-        let outcome = |&build_s: &f64| Outcome {
+        let outcome = |&build_s: &f64| RunResults {
             build_s,
             iterations_s: vec![3.0, 1.0, 2.0],
-            ..Outcome::default()
+            ..RunResults::default()
         };
         Cell {
             spec,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_are_of_runs_of_the_same_round() {
+    fn ratios_use_runs_of_the_same_round() {
         let grid = Grid(vec![
             cell(Policy::Off, &[Some(2.0), Some(4.0), None]),
             cell(Policy::Part, &[Some(1.0), None, Some(9.0)]),
@@ -256,12 +256,13 @@ mod tests {
             grid.ratio(Storage::OffHeap, Policy::Part, Policy::Off, |outcome| outcome.build_s),
             None
         );
-        let spread = grid.spread(Storage::Serialised, Policy::Part, Outcome::iteration_s).unwrap();
+        let spread =
+            grid.spread(Storage::Serialised, Policy::Part, RunResults::iteration_s).unwrap();
         assert_eq!((spread.median, spread.n), (2.0, 2));
     }
 
     #[test]
-    fn a_job_that_failed_is_in_the_table_with_the_reason() {
+    fn failed_job_is_listed_with_its_reason() {
         let mut failed = cell(Policy::Part, &[None]);
         failed.failure = Some("no room".to_owned());
         let grid = Grid(vec![failed]);

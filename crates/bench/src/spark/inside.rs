@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_changes_what_is_not_yet_as_wanted() {
+    fn switch_changes_only_ranges_that_differ() {
         let set = |ranges: &[u64]| ranges.iter().copied().collect::<BTreeSet<u64>>();
         let (cached, large, huge) = (set(&[1, 2, 9]), set(&[0, 1, 2, 3]), set(&[2, 3]));
         assert_eq!(changes(Arm::Small, &cached, &large, &huge), (vec![2, 3], vec![]));

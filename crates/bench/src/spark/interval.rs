@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn what_includes_one_is_not_told_apart() {
+    fn interval_including_one_is_not_significant() {
         assert!(describe(&[0.9, 1.1, 0.95, 1.2, 1.0, 0.8, 1.3]).ends_with("not told apart from 1"));
         assert!(describe(&[0.9; 8]).ends_with("faster") && describe(&[1.1; 8]).ends_with("slower"));
         assert!(describe(&[1.0]).contains("too few"));

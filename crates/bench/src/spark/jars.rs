@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named_with_what_makes_it() {
+    fn missing_jar_is_named_with_its_make_target() {
         let dir = tempfile::tempdir().unwrap();
         for file in [PLUGIN, JOBS, CLASS_PATH] {
             let error = Jars::find(Some(dir.path())).unwrap_err().to_string();

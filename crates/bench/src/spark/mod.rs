@@ -444,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_holds_the_data_three_times_over() {
+    fn heap_holds_three_times_the_data() {
         assert_eq!(heap_for(128 * MIB), 1 << 30);
         for mib in [512, 1024, 3072] {
             let storage = (heap_for(mib * MIB) - 300 * MIB) * 6 / 10;
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_counters_depends_on_the_machine() {
+    fn counter_advice_depends_on_the_machine() {
         let dir = tempfile::tempdir().unwrap();
         assert!(tlb_words(dir.path()).contains("no performance counters"));
         std::fs::create_dir(dir.path().join("cpu")).unwrap();

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_counts_as_far_as_it_lies_in_huge_ranges() {
+    fn run_counts_only_bytes_in_huge_ranges() {
         let odd = |range: u64| Ok::<bool, Infallible>(range % 2 == 1);
         let Ok(inside) = bytes_in([(RANGE + 10, 20)].into_iter(), odd);
         let Ok(across) = bytes_in([(RANGE - 10, RANGE + 30)].into_iter(), odd);
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_of_nothing_are_no_numbers() {
+    fn shares_of_zero_are_not_numbers() {
         assert!(
             Pages::default().other_percent().is_nan()
                 && Pages::default().cached_huge_percent().is_nan()
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_can_be_looked_at() {
+    fn this_process_can_be_observed() {
         let pid = std::process::id();
         let memory = hiroma_sys::workload::Region::map(LARGE as usize + EXTENT).unwrap();
         memory.write(0, &[1]);

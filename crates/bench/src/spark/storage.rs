@@ -4,7 +4,7 @@ use hiroma_report::{Axis, Better, Kind, Measure, Plot, Point, Report, Section, S
 use hiroma_units::Bytes;
 
 use super::Ground;
-use super::grid::{Grid, Outcome};
+use super::grid::{Grid, RunResults};
 use super::spec::{Policy, Spec, Storage, Workload};
 use crate::children::Failed;
 use crate::progress::Progress;
@@ -109,7 +109,7 @@ fn measures(grid: &Grid, storage: Storage, measures: &mut Vec<Measure>) {
             "",
             Better::Lower,
         )
-        .spread(grid.ratio(storage, Policy::Part, Policy::Entire, Outcome::iteration_s))
+        .spread(grid.ratio(storage, Policy::Part, Policy::Entire, RunResults::iteration_s))
         .paper("faster at 4 GB and 12 GB")
         .note(note(&[Policy::Part, Policy::Entire])),
     );
@@ -126,7 +126,7 @@ fn percent(spread: hiroma_report::Spread) -> hiroma_report::Spread {
 }
 
 fn huge_plot(grid: &Grid, storages: &[Storage]) -> Plot {
-    let points = |policy: Policy, value: fn(&Outcome) -> f64| {
+    let points = |policy: Policy, value: fn(&RunResults) -> f64| {
         let places = storages.iter().enumerate();
         places
             .filter_map(|(place, &storage)| {
@@ -134,8 +134,8 @@ fn huge_plot(grid: &Grid, storages: &[Storage]) -> Plot {
             })
             .collect::<Vec<_>>()
     };
-    let mib = |outcome: &Outcome| outcome.steady.huge as f64 / f64::from(1 << 20);
-    let cached = |outcome: &Outcome| outcome.steady.cached as f64 / f64::from(1 << 20);
+    let mib = |outcome: &RunResults| outcome.steady.huge as f64 / f64::from(1 << 20);
+    let cached = |outcome: &RunResults| outcome.steady.cached as f64 / f64::from(1 << 20);
     let mut series =
         vec![Series { reference: true, ..Series::new("cached", points(Policy::Part, cached)) }];
     series.extend(Policy::FOUR.map(|policy| Series::new(policy.name(), points(policy, mib))));
@@ -174,7 +174,8 @@ pub fn run_sizes(
     for policy in ground.params.four() {
         let points = ground.params.sizes.iter().enumerate().filter_map(|(place, &bytes)| {
             let cell = of_size(bytes).find(|cell| cell.spec.policy == policy)?;
-            let values: Vec<f64> = cell.outcomes.iter().flatten().map(Outcome::whole_s).collect();
+            let values: Vec<f64> =
+                cell.outcomes.iter().flatten().map(RunResults::whole_s).collect();
             Some(Point::of(place as f64, hiroma_report::Spread::of(&values)?))
         });
         series.push(Series::new(policy.name(), points.collect()));
@@ -241,7 +242,7 @@ pub fn run_workloads(
                     "",
                     Better::Lower,
                 )
-                .spread(part.ratio(storage, Policy::Part, Policy::Entire, Outcome::iteration_s))
+                .spread(part.ratio(storage, Policy::Part, Policy::Entire, RunResults::iteration_s))
                 .paper("left for later")
                 .note(part.remark(storage, &[Policy::Part, Policy::Entire])),
             );
@@ -264,7 +265,7 @@ fn workload_plot(grid: &Grid) -> Plot {
         let points = jobs.iter().enumerate().filter_map(|(place, &job)| {
             let cell = grid.0.iter().find(|cell| cell.spec == Spec { policy, ..job })?;
             let values: Vec<f64> =
-                cell.outcomes.iter().flatten().map(Outcome::iteration_s).collect();
+                cell.outcomes.iter().flatten().map(RunResults::iteration_s).collect();
             Some(Point::of(place as f64, hiroma_report::Spread::of(&values)?))
         });
         Series::new(policy.name(), points.collect())

@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cached_is_what_holds_cached_data_in_the_end() {
+    fn cached_curve_covers_finally_cached_ranges() {
         let executor: Executor = serde_json::from_str(
             r#"{"pid":7,"policy":"","gc_ms":0,"runs":[4194304,2097152,10485760,1]}"#,
         )

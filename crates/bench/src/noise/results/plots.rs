@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_over_nodes_is_as_long_as_the_longest() {
+    fn step_over_nodes_takes_the_longest_time() {
         assert_eq!(composed(&[9, 1, 1, 1], &[1, 2, 3, 4]), [9, 4, 4, 3]);
     }
 }

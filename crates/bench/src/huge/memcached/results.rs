@@ -4,7 +4,7 @@ use super::*;
 
 /// Results of all turns of all starts.
 #[derive(Default)]
-pub struct Found {
+pub struct MemcachedResults {
     pub turns: [Vec<Turn>; 3],
     /// Sums over the starts.
     pub memory: [server::Memory; 3],
@@ -23,7 +23,7 @@ pub enum By {
     Cpu,
 }
 
-impl Found {
+impl MemcachedResults {
     pub fn values(&self, arm: usize, by: By) -> Vec<f64> {
         let of = |turn: &Turn| match by {
             By::Throughput => turn.operations_per_s,
