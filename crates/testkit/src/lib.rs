@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_required_is_told_apart() {
+    fn required_capabilities_are_matched_exactly() {
         assert!(is_in("root,uffd", Lacks::Root) && is_in(" bpf ", Lacks::Bpf));
         assert!(
             !is_in("", Lacks::Root)
