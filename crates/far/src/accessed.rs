@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_answered_once_and_bits_keep_their_ranges() {
+    fn request_is_answered_once_with_bits_per_range() {
         let dir = std::env::temp_dir().join(format!("hiroma-board-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         assert!(Board::create(&dir, 7).is_err(), "there is no bell");

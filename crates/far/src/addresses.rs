@@ -313,7 +313,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_interval_set_is_what_a_bitmap_says(steps in prop::collection::vec((any::<bool>(), 0usize..64, 0usize..64), 1..60), probe in (0usize..64, 0usize..64)) {
+        fn interval_set_matches_a_bitmap(steps in prop::collection::vec((any::<bool>(), 0usize..64, 0usize..64), 1..60), probe in (0usize..64, 0usize..64)) {
             let mut set = IntervalSet::default();
             let mut bits = [false; 64];
             for (insert, a, b) in steps {
@@ -342,7 +342,7 @@ mod tests {
     const BASE: usize = 100 * EXTENT;
 
     #[test]
-    fn big_mappings_have_extents_of_their_own_and_give_them_back() {
+    fn large_mappings_own_and_release_whole_extents() {
         let mut addresses = Addresses::new(BASE, 100 * EXTENT);
         let a = addresses.place(5 << 20, 4096, false).unwrap();
         assert_eq!(a, Placed { addr: BASE, opened: Some((BASE, 3 * EXTENT)) });
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_claimed_is_not_given_to_others() {
+    fn claimed_addresses_are_not_placed_again() {
         let mut addresses = Addresses::new(BASE, 3 * EXTENT);
         assert_eq!(addresses.place(EXTENT, 4096, false).unwrap().addr, BASE);
         assert_eq!(
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_grows_in_place_where_the_next_extents_are_free() {
+    fn mapping_grows_in_place_into_free_extents() {
         let mut addresses = Addresses::new(BASE, 10 * EXTENT);
         let a = addresses.place(3 << 20, 4096, false).unwrap();
         assert_eq!(addresses.extend(a.addr + (3 << 20), 1 << 20), Some(None));

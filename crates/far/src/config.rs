@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_stores_keeps_servers_of_one_store_together() {
+    fn store_list_groups_servers_of_one_store() {
         let stores = parse_stores("compressed:1G,tcp://a:1,b:2,file:/var/tmp").unwrap();
         assert_eq!(
             stores,
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_prints_as_it_is_read() {
+    fn store_specification_round_trips() {
         for text in [
             "compressed",
             "compressed:1073741824",
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_stores_are_refused() {
         for text in [
             "",
             "memory",

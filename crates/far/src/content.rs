@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_repeated_word_is_seen_and_nothing_else() {
+    fn only_a_repeated_word_is_recognised() {
         assert_eq!(repeated_word(&[0; 4096]), Some(0));
         assert_eq!(
             repeated_word(&0x0123_4567_89ab_cdefu64.to_le_bytes().repeat(512)),
@@ -130,7 +130,7 @@ mod tests {
     /// Contents that collide under one of 64 seeds of XXH3 (two flipped sign bits of two numbers)
     /// do not collide under any key here.
     #[test]
-    fn sign_bits_of_two_numbers_do_not_cancel_out() {
+    fn flipped_sign_bits_do_not_cancel() {
         let flipped = |at: &[usize]| {
             let mut bytes = vec![0x5a_u8; 4096];
             at.iter().for_each(|&at| bytes[at] ^= 0x80);

@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_come_from_what_was_recorded() {
+    fn quantiles_follow_recorded_latencies() {
         let page = ControlPage::private().unwrap();
         assert_eq!(page.snapshot().latency_quantile(0.5), None);
         (1..=100).for_each(|us| page.record_latency(Nanos::from_micros(us)));
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn two_processes_add_up() {
+    fn counters_of_two_processes_add_up() {
         let (one, other) = (ControlPage::private().unwrap(), ControlPage::private().unwrap());
         one.add(Counter::Faults, 3);
         other.add(Counter::Faults, 4);
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_somebody_asks_for_reaches_the_pager() {
+    fn requested_limit_reaches_the_pager() {
         let dir = tempfile::tempdir().unwrap();
         let pager = ControlPage::create(dir.path(), false).unwrap();
         assert_eq!(pager.requested_limit(), None);

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_left_again_is_as_young_as_the_last_time() {
+    fn block_age_counts_from_last_eviction() {
         let block = |page| BlockId::new(page, 0);
         let mut departures = Departures::default();
         [1, 2, 1, 3].into_iter().for_each(|page| departures.left(block(page)));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_leave_over_and_over_take_no_more_room() {
+    fn repeated_evictions_use_bounded_memory() {
         let mut departures = Departures::default();
         (0..100_000).for_each(|time| departures.left(BlockId::new(time % 10, 0)));
         assert!(departures.queue.len() <= 10 * STALE_FACTOR + BLOCKS_MAX);

@@ -408,7 +408,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_page_table_that_is_given_back_in_pieces_takes_no_content_along() {
+    fn partial_page_table_release_keeps_content() {
         let stores = parse_stores("compressed:64M").unwrap();
         let pager =
             Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() })
@@ -439,7 +439,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn no_page_table_is_given_back_where_the_kernel_discards() {
+    fn page_tables_stay_during_kernel_discard() {
         let stores = parse_stores("compressed:64M").unwrap();
         let pager =
             Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() })
@@ -457,8 +457,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_removal_of_ours_whose_event_is_read_in_the_middle_of_something_else_takes_no_content_along()
-     {
+    fn own_remove_event_during_other_work_keeps_content() {
         let stores = parse_stores("compressed:64M").unwrap();
         let pager =
             Pager::start(Config { local_limit_bytes: 16 << 20, stores, ..Config::default() })

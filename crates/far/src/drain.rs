@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_smaller_share_empties_compressed_memory_and_keeps_every_byte() {
+    fn smaller_share_drains_compressed_memory_without_loss() {
         let stores = parse_stores("compressed,file:/dev/shm").unwrap();
         let block = BlockSize::Fixed(4096);
         let pager = Pager::start(Config {

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_in_one_piece_needs_no_table_and_answers_the_same() {
+    fn contiguous_extent_needs_no_table() {
         let mut extent = Extent::new_zeroed();
         (0..256).for_each(|sector| {
             assert_eq!(extent.set_copy(sector, 256, stored(1000 + sector as u32)), None)
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_of_which_nothing_is_left_gives_its_tables_back() {
+    fn empty_extent_frees_its_tables() {
         let mut extent = Extent::new_zeroed();
         extent.set_copy(5, 256, stored(1));
         extent.set_resident(6, true);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn few_sectors_need_little_and_answer_as_many_do() {
+    fn sparse_and_dense_tables_agree() {
         let mut extent = Extent::new_zeroed();
         let mut expected = [Copy::None; 256];
         let mut random = 1u32;

@@ -525,7 +525,7 @@ mod tests {
     use crate::{Config, Pager};
 
     #[test]
-    fn a_piece_asked_for_while_its_extent_moved_in_pieces_does_not_stand_for_all_of_it() {
+    fn piecewise_fetch_does_not_complete_the_extent() {
         let stores = parse_stores("compressed:64M").unwrap();
         let block = BlockSize::Fixed(EXTENT as u32);
         let pager = Pager::start(Config {

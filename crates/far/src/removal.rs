@@ -136,7 +136,7 @@ mod tests {
     use super::{Coming, OwnRemoval};
 
     #[test]
-    fn what_the_kernel_was_about_to_discard_stays_for_one_whole_turn() {
+    fn announced_discards_stay_for_one_whole_turn() {
         let mut coming = Coming::default();
         coming.insert(10, 20);
         assert!(coming.touches(19, 30) && !coming.touches(20, 30));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn events_of_a_removal_of_ours_are_told_from_the_programs() {
+    fn own_remove_events_are_told_from_program_events() {
         let told = |events: &[(usize, usize)]| {
             let mut own = OwnRemoval::new(0, 512);
             events.iter().for_each(|&(start, end)| own.saw(start, end));

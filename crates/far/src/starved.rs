@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_stat_is_read_whatever_the_program_is_called() {
+    fn stat_line_is_parsed_for_any_program_name() {
         let line = "71 (a) R 1 (b) D 1 71 71 0 -1 4194304 94 0 0 0 12 3 0 0 20 0 1 0 9 0 0";
         assert_eq!(parse(line), Some(Thread { may_be_acting: true, ran_ticks: 15 }));
         assert_eq!(
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn starved_is_who_could_run_and_did_not() {
+    fn runnable_thread_that_did_not_run_is_starved() {
         let at = |states: &[(u32, bool, u64)]| -> BTreeMap<u32, Thread> {
             states
                 .iter()

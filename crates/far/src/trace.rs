@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_gets_what_was_recorded_once_and_in_order() {
+    fn reader_gets_each_record_once_in_order() {
         let (_dir, ours, theirs) = ring();
         assert_eq!(theirs.page_bytes(), 8192);
         let mut records = Vec::new();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_the_ring_full_is_counted() {
+    fn records_lost_to_a_full_ring_are_counted() {
         let (_dir, ours, theirs) = ring();
         ours.append(5, Moved::Dropped, 0..RECORDS + 7);
         let mut records = Vec::new();
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn each_life_of_a_process_has_a_ring_of_its_own() {
+    fn each_exec_gets_its_own_ring() {
         let (dir, _ours, _theirs) = ring();
         let _second = Ring::create(dir.path(), 4096).unwrap();
         let rings = Ring::list(dir.path());
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_the_program_has_written_over_is_refused() {
+    fn ring_overwritten_by_the_program_is_refused() {
         let (_dir, ours, theirs) = ring();
         ours.append(5, Moved::Out, 0..3);
         ours.word(RING_WORD + 1).store(0, Ordering::Relaxed);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_waited_for_the_sleeping_thread_or_for_the_busy_one() {
+    fn fault_wait_depends_on_sleeping_or_busy_thread() {
         let apart = Halves { until_read_ns: 500, until_on_ns: 600 };
         let together = Halves { until_read_ns: 50, until_on_ns: 60 };
         let costs = Some(Costs { together, apart });

@@ -245,7 +245,7 @@ mod tests {
     const VICTIM: &str = "HIROMA_WATCHDOG_VICTIM";
 
     #[test]
-    fn a_fault_thread_that_rests_reports_no_fault() {
+    fn idle_fault_thread_reports_no_fault() {
         let oldests = Oldests::default();
         oldests.of(1).round(5);
         oldests.of(1).is(5, 0x1000, Waits::Store);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_touches_managed_memory_with_the_lock_held_is_named_and_ended() {
+    fn touching_managed_memory_under_lock_ends_the_process() {
         let mut victim = Command::new(std::env::current_exe().unwrap());
         let ended = victim
             .args(["--exact", "watchdog::tests::victim", "--nocapture"])

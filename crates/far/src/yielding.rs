@@ -336,7 +336,7 @@ mod tests {
     use crate::{Config, Pager};
 
     #[test]
-    fn fault_threads_read_in_the_best_effort_class_also_while_they_are_idle() {
+    fn idle_fault_threads_keep_best_effort_io_class() {
         let pager = Pager::start(Config {
             stores: parse_stores("compressed:64M").unwrap(),
             ..Config::default()

@@ -216,7 +216,7 @@ fn the_path_of_older_kernels_in_small_blocks() {
 }
 
 #[test]
-fn a_run_that_hangs_is_ended_with_all_that_it_left_behind() {
+fn hung_run_is_ended_with_its_children() {
     let second = Duration::from_secs(1);
     let error =
         bounded(Command::new("sh").args(["-c", "echo waiting; sleep 1000"]), second, second)
@@ -233,7 +233,7 @@ fn a_run_that_hangs_is_ended_with_all_that_it_left_behind() {
 }
 
 #[test]
-fn damage_is_found_and_told_apart() {
+fn damage_is_found_and_classified() {
     for (canary, diagnosis) in
         [("zero", "SILENT ZERO"), ("stale", "LOST WRITE"), ("misplaced", "MISPLACED")]
     {

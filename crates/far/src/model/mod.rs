@@ -264,7 +264,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn schedules_differ_in_nothing_from_a_flat_table() {
+fn schedules_match_a_flat_table() {
     let (first, count) = match number("HIROMA_SEED") {
         Some(seed) => (seed, 1),
         None => (1, number("HIROMA_SCHEDULES").unwrap_or(1_000)),
@@ -298,7 +298,7 @@ fn schedules_differ_in_nothing_from_a_flat_table() {
 // It takes a minute in a release build, and many in a debug build: `make test` runs it in release.
 #[cfg(all(test, not(debug_assertions)))]
 #[test]
-fn each_broken_rule_is_noticed() {
+fn each_broken_rule_is_detected() {
     let most = 60_000;
     std::panic::set_hook(Box::new(|_| {}));
     let is_noticed = |rule: &&&'static str| {

@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_are_filled_one_after_the_other_and_all_can_be_read() {
+    fn stores_fill_in_order_and_all_are_readable() {
         let stores =
             vec![compressed(8192, 1 << 20), file(8192, 1 << 20), compressed(8192, 512 << 10)];
         let chain = ChainStore::new(stores, 8192).unwrap();
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_across_members_is_put_together_again() {
+    fn read_across_members_is_reassembled() {
         let chain =
             ChainStore::new(vec![compressed(8192, 256 << 10), file(8192, 1 << 20)], 8192).unwrap();
         let mut channel = chain.open(Purpose::Read).unwrap();
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_part_fails_the_read_and_the_buffer_comes_back_whole() {
+    fn failed_part_fails_read_and_returns_whole_buffer() {
         let plan = Plan { fail_operation: Some(34), ..Plan::default() };
         let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(compressed(8192, 256 << 10), plan));
         let chain = ChainStore::new(vec![faulty, file(8192, 1 << 20)], 8192).unwrap();
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_member_is_asked_again_once_enough_was_freed_in_it() {
+    fn full_member_is_retried_after_enough_frees() {
         let chain =
             ChainStore::new(vec![compressed(8192, 1 << 20), file(8192, 4 << 20)], 8192).unwrap();
         let mut channel = chain.open(Purpose::Write).unwrap();
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_is_not_for_want_of_room_is_not_covered_up() {
+    fn errors_other_than_full_are_not_masked() {
         let plan = Plan { fail_operation: Some(1), ..Plan::default() };
         let faulty: Arc<dyn Store> = Arc::new(FaultyStore::new(compressed(8192, 1 << 20), plan));
         let chain = ChainStore::new(vec![faulty, file(8192, 1 << 20)], 8192).unwrap();
@@ -542,14 +542,14 @@ mod tests {
     }
 
     #[test]
-    fn more_stores_than_places_can_name_are_refused() {
+    fn too_many_stores_are_refused() {
         let stores = (0..5).map(|_| compressed(8192, 1 << 20)).collect();
         let error = ChainStore::new(stores, 8192).err().unwrap();
         assert!(error.to_string().contains("use one to 4"), "{error}");
     }
 
     #[test]
-    fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
+    fn threads_with_own_channels_do_not_interfere() {
         let chain =
             ChainStore::new(vec![compressed(8192, 1 << 20), file(8192, 16 << 20)], 8192).unwrap();
         check_concurrently(&chain, 8192, 4, 300);
@@ -558,7 +558,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn it_holds_what_a_naive_map_holds(ops in ops(20, 100), shift in 12u32..17, small in 1u64..8, seed: u64) {
+        fn store_matches_a_naive_map(ops in ops(20, 100), shift in 12u32..17, small in 1u64..8, seed: u64) {
             let sector_bytes = 1 << shift;
             let plan = Plan { delay_polls_max: 3, seed, ..Plan::default() };
             let delayed: Arc<dyn Store> = Arc::new(FaultyStore::new(file(sector_bytes, small << 19), plan));

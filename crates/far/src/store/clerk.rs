@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errands_are_done_in_order_and_answered() {
+    fn errands_complete_in_order() {
         let clerk = Clerk::start().unwrap();
         let count = Arc::new(AtomicU32::new(0));
         for at in 0..100 {

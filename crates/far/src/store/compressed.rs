@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn content_that_packs_takes_less_and_content_that_does_not_takes_hardly_more() {
+    fn compressible_content_shrinks_and_random_hardly_grows() {
         for sector_bytes in [4 << 10, 8 << 10, 16 << 10, 64 << 10, 2 << 20] {
             let raw_count = (32 << 20) / sector_bytes;
             let store = CompressedStore::new(sector_bytes, 32 << 20).unwrap();
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn after_content_that_packs_badly_other_content_is_packed_again() {
+    fn compression_resumes_after_incompressible_content() {
         let store = CompressedStore::new(8192, 4 << 20).unwrap();
         let mut channel = store.open(Purpose::Write).unwrap();
         for seed in [3, 7, 1, 0, 4, 5, 9, 11, 1] {
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn where_room_is_scarce_it_packs_more_densely() {
+    fn scarce_memory_raises_compression_effort() {
         let store = CompressedStore::new(4096, 4 << 20).unwrap();
         let mut channel = store.open(Purpose::Write).unwrap();
         let mut written = Vec::new();
@@ -504,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_store_takes_again_after_frees() {
+    fn full_store_accepts_writes_after_frees() {
         let store = CompressedStore::new(4096, 1 << 20).unwrap();
         let mut channel = store.open(Purpose::Write).unwrap();
         let locs: Vec<Loc> = std::iter::from_fn(|| write_now(&mut *channel, &content(3, 4096), 1))
@@ -530,13 +530,13 @@ mod tests {
     }
 
     #[test]
-    fn a_capacity_of_less_than_a_slab_is_refused_with_advice() {
+    fn capacity_below_one_slab_is_refused() {
         let error = CompressedStore::new(8192, 100).err().unwrap();
         assert!(error.to_string().contains("at least 256K"), "{error}");
     }
 
     #[test]
-    fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
+    fn threads_with_own_channels_do_not_interfere() {
         for sector_bytes in [4096, 8192, 32768] {
             check_concurrently(
                 &CompressedStore::new(sector_bytes, 8 << 20).unwrap(),
@@ -550,7 +550,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn it_holds_what_a_naive_map_holds(ops in ops(20, 120), shift in 12u32..18, capacity in 1u64..16) {
+        fn store_matches_a_naive_map(ops in ops(20, 120), shift in 12u32..18, capacity in 1u64..16) {
             check(&CompressedStore::new(1 << shift, capacity << 18).unwrap(), 1 << shift, &ops);
         }
     }

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn exactly_the_chosen_operation_fails_and_buffers_come_back() {
+    fn only_the_chosen_operation_fails_and_returns_buffers() {
         for (chosen, fail_late) in (1..=6).flat_map(|chosen| [(chosen, false), (chosen, true)]) {
             let store = faulty(Plan { fail_operation: Some(chosen), fail_late, ..Plan::default() });
             let mut channel = store.open(Purpose::Write).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chosen_read_comes_back_changed_and_the_next_one_right() {
+    fn chosen_read_is_corrupted_and_next_is_right() {
         let store = faulty(Plan { corrupt_read: Some(2), ..Plan::default() });
         let mut channel = store.open(Purpose::Read).unwrap();
         let locs = write_now(&mut *channel, &content(2, 8192), 1).unwrap();
@@ -317,7 +317,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn without_a_fault_it_holds_what_a_naive_map_holds(ops in ops(10, 100), delay_polls_max in 0u64..6, seed: u64) {
+        fn faultless_store_matches_a_naive_map(ops in ops(10, 100), delay_polls_max in 0u64..6, seed: u64) {
             check(&faulty(Plan { delay_polls_max, seed, ..Plan::default() }), 8192, &ops);
         }
     }

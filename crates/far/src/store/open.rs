@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_is_compressed_memory_within_the_local_limit_and_then_a_file() {
+    fn default_store_is_compressed_memory_then_file() {
         let store =
             open(&Config { local_limit_bytes: 64 << 20, ..Config::default() }, 8192).unwrap();
         assert_eq!(store.name(), "compressed,file:/var/tmp");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn every_sector_size_works_in_every_local_store() {
+    fn every_local_store_supports_every_sector_size() {
         for stores in ["compressed:32M", "file:/var/tmp:32M", "compressed:1M,file:/dev/shm:32M"] {
             for sector_bytes in (12..=21).map(|shift| 1usize << shift) {
                 let store = open(&config(stores), sector_bytes).unwrap();
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_says_why() {
+    fn open_errors_state_the_reason() {
         let missing = StoreSpec::File { dir: PathBuf::from("/nowhere"), capacity: None };
         let error =
             open(&Config { stores: vec![missing], ..Config::default() }, 8192).err().unwrap();

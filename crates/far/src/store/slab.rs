@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_allocator_says_so_until_something_was_freed() {
+    fn allocator_reports_full_until_a_free() {
         let slabs = Slabs::new(1 << 20).unwrap();
         let locs: Vec<Loc> =
             std::iter::from_fn(|| slabs.allocate(8192, OBJECT_BYTES_MAX).ok()).collect();
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_slabs_become_empty_and_take_nothing_until_they_have() {
+    fn closed_slabs_drain_without_new_objects() {
         let slabs = Slabs::new(2 << 20).unwrap();
         let locs: Vec<Loc> = std::iter::from_fn(|| slabs.allocate(4096, 4096).ok()).collect();
         assert!(!slabs.close_excess());
@@ -451,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slightly_larger_object_is_taken_before_giving_up() {
+    fn slightly_larger_slot_is_used_before_failing() {
         let slabs = Slabs::new(SLAB_BYTES as u64).unwrap();
         slabs.allocate(1000, OBJECT_BYTES_MAX).unwrap();
         assert_eq!(slabs.object_bytes(slabs.allocate(700, OBJECT_BYTES_MAX).unwrap()), 1024);
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not in use")]
-    fn freeing_twice_is_a_bug() {
+    fn double_free_panics() {
         let slabs = Slabs::new(1 << 20).unwrap();
         let (first, _second) = (
             slabs.allocate(8192, OBJECT_BYTES_MAX).unwrap(),
@@ -471,7 +471,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn objects_keep_what_was_written_to_them(ops in proptest::collection::vec((0usize..3, 1usize..OBJECT_BYTES_MAX, any::<u8>()), 1..300)) {
+        fn objects_keep_their_content(ops in proptest::collection::vec((0usize..3, 1usize..OBJECT_BYTES_MAX, any::<u8>()), 1..300)) {
             let slabs = Slabs::new(2 << 20).unwrap();
             let mut model: HashMap<Loc, Vec<u8>> = HashMap::new();
             for (op, size, fill) in ops {

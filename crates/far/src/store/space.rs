@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_chunk_is_contiguous_and_aligned_although_small_requests_came_before() {
+    fn whole_chunk_is_aligned_after_small_requests() {
         let mut space = Space::new(8192, 64 << 20);
         take(&mut space, 3).unwrap();
         let locs = take(&mut space, 256).unwrap();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_chunk_is_reported_once_and_used_again() {
+    fn emptied_chunk_is_reported_once_and_reused() {
         let mut space = Space::new(1 << 20, 4 << 20);
         let (first, second) = (take(&mut space, 2).unwrap(), take(&mut space, 2).unwrap());
         assert_eq!(take(&mut space, 1), None);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frozen_chunk_is_neither_filled_nor_reused_until_every_fork_is_over() {
+    fn frozen_chunk_is_untouched_until_all_forks_end() {
         let mut space = Space::new(8192, 64 << 20);
         let before = take(&mut space, 2).unwrap();
         let (first, second) = (space.freeze(), space.freeze());
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_child_inherits_is_left_alone_until_it_is_empty() {
+    fn inherited_chunks_are_untouched_until_empty() {
         let mut space = Space::new(8192, 4 << 20);
         let before = take(&mut space, 300).unwrap();
         let freeze = space.freeze();
@@ -486,7 +486,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not in use")]
-    fn freeing_twice_is_a_bug() {
+    fn double_free_panics() {
         let mut space = Space::new(8192, 4 << 20);
         let locs = take(&mut space, 2).unwrap();
         space.free(&[locs[0], locs[0]], &mut Vec::new());
@@ -532,7 +532,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_space_does_what_a_naive_map_does(ops in ops(), sector_shift in 12u32..22, limit_sectors in 1u64..400) {
+        fn space_matches_a_naive_map(ops in ops(), sector_shift in 12u32..22, limit_sectors in 1u64..400) {
             let sector = 1usize << sector_shift;
             let per_chunk = (CHUNK_BYTES / sector) as u32;
             let mut space = Space::new(sector, limit_sectors * sector as u64);

@@ -42,7 +42,7 @@ fn forked(parent: &FileStore) -> FileStore {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_refused_with_advice() {
+fn unusable_directory_is_refused_with_advice() {
     let error = FileStore::new(Path::new("/nowhere/at/all"), 8192, None).err().unwrap();
     assert!(error.to_string().contains("name a directory that exists"), "{error}");
     let error = FileStore::new(Path::new("/proc"), 8192, Some(1 << 20)).err().unwrap();
@@ -52,7 +52,7 @@ fn a_directory_that_cannot_be_used_is_refused_with_advice() {
 }
 
 #[test]
-fn nothing_is_left_in_the_directory_even_while_it_is_in_use() {
+fn directory_stays_empty_while_in_use() {
     for dir in dirs() {
         let store = FileStore::new(dir.path(), 8192, Some(1 << 20)).unwrap();
         let mut channel = store.open(Purpose::Write).unwrap();
@@ -63,7 +63,7 @@ fn nothing_is_left_in_the_directory_even_while_it_is_in_use() {
 }
 
 #[test]
-fn neighbouring_sectors_are_moved_in_one_piece() {
+fn adjacent_sectors_are_transferred_in_one_request() {
     let store = store(8192, 64 << 20);
     let (mut locs, mut pieces) = (vec![Loc(0); 700], Vec::new());
     store.shared.allocate(&mut locs, &mut pieces).unwrap();
@@ -75,7 +75,7 @@ fn neighbouring_sectors_are_moved_in_one_piece() {
 }
 
 #[test]
-fn many_requests_under_way_at_once_all_complete() {
+fn many_concurrent_requests_all_complete() {
     for use_ring in [true, false] {
         let store =
             FileStore::with_engine(Path::new("/var/tmp"), 4096, Some(64 << 20), use_ring).unwrap();
@@ -128,7 +128,7 @@ fn emptied_chunks_are_punched_out_of_the_file() {
 }
 
 #[test]
-fn after_a_fork_both_sides_keep_what_there_was_and_write_apart() {
+fn forked_stores_share_old_content_and_write_separately() {
     let parent = store(8192, 16 << 20);
     let mut channel = parent.open(Purpose::Write).unwrap();
     let before = write_now(&mut *channel, &content(3, 8192 * 100), 100).unwrap();
@@ -163,7 +163,7 @@ fn after_a_fork_both_sides_keep_what_there_was_and_write_apart() {
 }
 
 #[test]
-fn what_is_kept_for_one_child_is_not_written_over_by_the_next() {
+fn blocks_kept_for_a_child_are_not_overwritten() {
     let parent = store(8192, 64 << 20);
     let mut channel = parent.open(Purpose::Write).unwrap();
     let adopt = |child: &FileStore| {
@@ -253,7 +253,7 @@ proptest! {
     /// Parents free and write while their children read the earlier content, children of children
     /// too, in any order.
     #[test]
-    fn every_process_of_a_family_finds_what_it_should(ops in proptest::collection::vec(family_op(), 1..50)) {
+    fn every_forked_process_reads_its_own_content(ops in proptest::collection::vec(family_op(), 1..50)) {
         let store = store(8192, 64 << 20);
         let channel = store.open(Purpose::Write).unwrap();
         let mut family = vec![Member { store, channel, wrote: Vec::new(), parent: 0, kept: None, ended: false }];
@@ -323,7 +323,7 @@ impl Drop for TinyDisk {
 }
 
 #[test]
-fn a_full_disk_is_told_when_a_write_starts_and_loses_nothing() {
+fn full_disk_fails_the_write_without_loss() {
     let Some(disk) = TinyDisk::mount() else { return };
     let store = FileStore::new(&disk.0, 8192, Some(64 << 20)).unwrap();
     let mut channel = store.open(Purpose::Write).unwrap();
@@ -354,14 +354,14 @@ fn a_full_disk_is_told_when_a_write_starts_and_loses_nothing() {
 }
 
 #[test]
-fn without_a_capacity_most_of_the_free_space_is_used() {
+fn default_capacity_is_most_of_free_space() {
     let Some(disk) = TinyDisk::mount() else { return };
     let store = FileStore::new(&disk.0, 8192, None).unwrap();
     assert!((7 << 20..8 << 20).contains(&store.usage().capacity_bytes), "{:?}", store.usage());
 }
 
 #[test]
-fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
+fn threads_with_own_channels_do_not_interfere() {
     for use_ring in [true, false] {
         for dir in dirs() {
             check_concurrently(
@@ -377,7 +377,7 @@ fn threads_with_channels_of_their_own_do_not_disturb_each_other() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
-    fn it_holds_what_a_naive_map_holds(ops in ops(20, 60), shift in 12u32..18, capacity in 1u64..16, use_ring: bool) {
+    fn store_matches_a_naive_map(ops in ops(20, 60), shift in 12u32..18, capacity in 1u64..16, use_ring: bool) {
         for dir in dirs() {
             check(&FileStore::with_engine(dir.path(), 1 << shift, Some(capacity << 20), use_ring).unwrap(), 1 << shift, &ops);
         }

@@ -71,7 +71,7 @@ fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
 }
 
 #[test]
-fn what_was_written_comes_back() {
+fn writes_round_trip() {
     let server = server(64 << 20);
     let store = store(&[&server]);
     let (mut reader, mut writer) = channels(&store);
@@ -93,7 +93,7 @@ fn what_was_written_comes_back() {
 }
 
 #[test]
-fn after_the_goodbye_nothing_fails_and_nothing_is_said() {
+fn goodbye_ends_quietly() {
     let server = server(64 << 20);
     let said = Arc::new(Mutex::new(Vec::new()));
     let heard = said.clone();
@@ -148,7 +148,7 @@ fn several_threads_share_a_store() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
     #[test]
-    fn a_store_on_servers_does_what_a_naive_map_does(
+    fn store_on_servers_matches_a_naive_map(
         ops in model::ops(CHUNK_SECTORS + 20, 40),
         servers in 1usize..4,
         turns: bool,
@@ -163,7 +163,7 @@ proptest! {
 }
 
 #[test]
-fn when_one_server_is_full_the_next_one_is_used_and_then_the_store_is_full() {
+fn full_server_passes_writes_to_the_next() {
     for allocation in [Allocation::Simple, Allocation::RoundRobin] {
         let (small, large) = (server(8 << 20), server(12 << 20));
         let store =
@@ -200,7 +200,7 @@ fn when_one_server_is_full_the_next_one_is_used_and_then_the_store_is_full() {
 }
 
 #[test]
-fn what_one_program_gives_back_another_one_can_use() {
+fn freed_chunks_are_usable_by_another_program() {
     let server = server(40 << 20);
     let (first, second) = (store(&[&server]), store(&[&server]));
     let mut writer = first.open(Purpose::Write).unwrap();
@@ -226,7 +226,7 @@ fn what_one_program_gives_back_another_one_can_use() {
 }
 
 #[test]
-fn chunks_that_are_given_back_reach_the_server_with_the_next_traffic() {
+fn freed_chunks_are_returned_with_next_traffic() {
     let server = server(200 << 20);
     let store = store(&[&server]);
     let (mut reader, mut writer) = channels(&store);
@@ -245,7 +245,7 @@ fn chunks_that_are_given_back_reach_the_server_with_the_next_traffic() {
 }
 
 #[test]
-fn a_program_that_ends_leaves_nothing_on_the_server() {
+fn exited_program_leaves_nothing_on_the_server() {
     let server = server(64 << 20);
     let store = store(&[&server]);
     let mut writer = store.open(Purpose::Write).unwrap();
@@ -263,7 +263,7 @@ fn a_program_that_ends_leaves_nothing_on_the_server() {
 }
 
 #[test]
-fn a_program_that_was_killed_is_waited_for_and_then_forgotten() {
+fn killed_program_is_forgotten_after_grace_period() {
     let server =
         serve(ServeOptions { grace: Duration::from_millis(300), ..options(64 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
@@ -277,7 +277,7 @@ fn a_program_that_was_killed_is_waited_for_and_then_forgotten() {
 }
 
 #[test]
-fn the_memory_of_programs_that_were_killed_is_taken_when_it_is_needed() {
+fn memory_of_killed_programs_is_reclaimed_when_needed() {
     let server =
         serve(ServeOptions { grace: Duration::from_secs(3600), ..options(8 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
@@ -295,7 +295,7 @@ fn the_memory_of_programs_that_were_killed_is_taken_when_it_is_needed() {
 }
 
 #[test]
-fn a_server_that_cannot_be_reached_at_the_start_is_named() {
+fn unreachable_server_is_named_at_start() {
     let server = server(8 << 20);
     let gone = serve(options(8 << 20)).unwrap();
     let gone_addr = gone.local_addr().to_string();
@@ -365,7 +365,7 @@ fn keys_are_checked_on_both_sides() {
 }
 
 #[test]
-fn something_else_than_a_server_is_recognised() {
+fn non_server_peer_is_recognised() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
     let answer = |bytes: &'static [u8]| {
@@ -390,7 +390,7 @@ fn something_else_than_a_server_is_recognised() {
 }
 
 #[test]
-fn a_child_reads_what_its_parent_had_and_neither_disturbs_the_other() {
+fn child_reads_parent_content_without_interference() {
     let server = server(64 << 20);
     let store = store(&[&server]);
     let (_, mut writer) = channels(&store);
@@ -426,7 +426,7 @@ fn a_child_reads_what_its_parent_had_and_neither_disturbs_the_other() {
 }
 
 #[test]
-fn what_a_parent_frees_while_a_child_may_need_it_stays_until_the_child_has_gone() {
+fn blocks_freed_by_parent_stay_until_child_exits() {
     let server = server(64 << 20);
     let store = store(&[&server]);
     let (mut reader, mut writer) = channels(&store);

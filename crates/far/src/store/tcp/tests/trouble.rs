@@ -7,7 +7,7 @@ use super::*;
 const GREETING: (u64, u64) = (68 + 64 + 56, 68 + 64 + 120);
 
 #[test]
-fn a_connection_that_is_cut_while_answers_come_comes_back_and_nothing_is_lost() {
+fn connection_cut_during_answers_recovers_without_loss() {
     let server = server(128 << 20);
     let mut cuts = 0;
     for sectors_max in [1, 3, 10, 40] {
@@ -28,7 +28,7 @@ fn a_connection_that_is_cut_while_answers_come_comes_back_and_nothing_is_lost() 
 }
 
 #[test]
-fn a_connection_that_is_cut_while_requests_go_out_comes_back_and_nothing_is_lost() {
+fn connection_cut_during_requests_recovers_without_loss() {
     let server = server(128 << 20);
     let mut cuts = 0;
     for sectors_max in [1, 3, 10, 40] {
@@ -49,7 +49,7 @@ fn a_connection_that_is_cut_while_requests_go_out_comes_back_and_nothing_is_lost
 }
 
 #[test]
-fn requests_under_way_are_sent_again_when_the_network_is_back_and_the_user_hears_of_it() {
+fn pending_requests_are_resent_after_network_outage() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -86,7 +86,7 @@ fn requests_under_way_are_sent_again_when_the_network_is_back_and_the_user_hears
 }
 
 #[test]
-fn a_server_that_stays_away_is_given_up_and_the_buffers_come_back() {
+fn absent_server_is_given_up_and_returns_buffers() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
     let store = TcpStore::connect_with(TcpOptions {
@@ -112,7 +112,7 @@ fn a_server_that_stays_away_is_given_up_and_the_buffers_come_back() {
 }
 
 #[test]
-fn a_server_that_keeps_the_connection_but_does_not_answer_is_not_waited_for_for_ever() {
+fn unresponsive_server_times_out() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
     let lines = Arc::new(Mutex::new(Vec::new()));
@@ -144,8 +144,7 @@ fn listening(options: TcpOptions) -> (TcpOptions, Heard<String>, Heard<StoreErro
 }
 
 #[test]
-fn a_connection_that_breaks_while_nothing_is_asked_is_made_again_before_the_server_gives_the_program_up()
- {
+fn idle_connection_reconnects_within_grace_period() {
     let server =
         serve(ServeOptions { grace: Duration::from_secs(8), ..options(64 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
@@ -169,7 +168,7 @@ fn a_connection_that_breaks_while_nothing_is_asked_is_made_again_before_the_serv
 }
 
 #[test]
-fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost() {
+fn idle_server_death_is_detected_as_loss() {
     for silently in [false, true] {
         let server = server(64 << 20);
         let proxy = Proxy::new(server.local_addr());
@@ -194,7 +193,7 @@ fn a_server_that_dies_while_nothing_is_asked_is_noticed_and_what_it_held_is_lost
 }
 
 #[test]
-fn time_in_which_the_program_stood_still_is_not_held_against_the_server() {
+fn stopped_program_time_does_not_count_as_timeout() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
     let store =
@@ -213,7 +212,7 @@ fn time_in_which_the_program_stood_still_is_not_held_against_the_server() {
 }
 
 #[test]
-fn without_any_patience_a_server_that_answers_is_still_a_server() {
+fn zero_timeout_accepts_a_responsive_server() {
     let server = server(64 << 20);
     let store =
         TcpStore::connect_with(TcpOptions { timeout: Duration::ZERO, ..store_options(&[&server]) })
@@ -224,7 +223,7 @@ fn without_any_patience_a_server_that_answers_is_still_a_server() {
 }
 
 #[test]
-fn a_server_that_dies_with_nothing_of_ours_is_no_loss() {
+fn dead_server_without_our_data_is_no_loss() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
     let (options, lines, losses) =
@@ -238,7 +237,7 @@ fn a_server_that_dies_with_nothing_of_ours_is_no_loss() {
 }
 
 #[test]
-fn a_server_that_was_restarted_while_nothing_was_asked_has_lost_everything_and_that_is_noticed() {
+fn idle_server_restart_is_detected_as_loss() {
     let first = server(64 << 20);
     let listen = first.local_addr().to_string();
     let (options, _, losses) = listening(store_options(&[&first]));
@@ -252,7 +251,7 @@ fn a_server_that_was_restarted_while_nothing_was_asked_has_lost_everything_and_t
 }
 
 #[test]
-fn while_a_process_forks_nobody_minds_the_servers_and_afterwards_somebody_does_again() {
+fn server_monitoring_pauses_during_fork() {
     let server = server(64 << 20);
     let proxy = Proxy::new(server.local_addr());
     let (options, lines, _) = listening(through(&proxy));
@@ -275,7 +274,7 @@ fn while_a_process_forks_nobody_minds_the_servers_and_afterwards_somebody_does_a
 }
 
 #[test]
-fn a_server_that_was_restarted_has_lost_everything_and_that_is_said_at_once() {
+fn restarted_server_is_reported_at_once_as_loss() {
     let first = server(64 << 20);
     let listen = first.local_addr().to_string();
     let store = TcpStore::connect_with(TcpOptions {
