@@ -82,6 +82,7 @@ pub fn spawn(name: &'static CStr, body: impl FnOnce() + Send + 'static) -> io::R
     let work = move || {
         hooks::enter_thread();
         helper::name_thread(name);
+        hiroma_sys::cpu::shorten_slice();
         body();
     };
     if helper::is_here() {
