@@ -45,6 +45,9 @@ pub enum Answer {
 /// This many faults in a row on one mapped page cannot be late messages of threads that faulted
 /// together.
 const STUCK_AFTER: u32 = 10_000;
+/// Maximum number of blocks that one first touch maps, and the least while there is plenty of room.
+const FRESH_RUN_MAX: usize = 64;
+const FRESH_RUN_LEAST: usize = 16;
 /// How far the copy of a block that is being written may exceed the limit.
 const OVER_LIMIT_MAX: usize = 256 << 10;
 
@@ -293,6 +296,9 @@ impl Core {
             }
             return Answer::Done;
         }
+        if self.map_zeros_run(block, origin) {
+            return Answer::Done;
+        }
         if !self.keeping_mode(block, |core| core.make_room(block.bytes())) {
             return self.no_room(block);
         }
@@ -301,6 +307,47 @@ impl Core {
             PutIn::Gone => self.settle(block.extent_no().0 as usize),
         }
         Answer::Done
+    }
+
+    /// A first touch of a small block behind others that were touched: maps zeros for the block and
+    /// for as many of the next ones, because fresh memory is mostly touched in order. Returns false
+    /// if not even the block itself was mapped.
+    fn map_zeros_run(&mut self, block: BlockId, origin: Origin) -> bool {
+        let count = self.fresh_run(block);
+        if count < 2 || !self.keeping_mode(block, |core| core.make_room(count * block.bytes())) {
+            return false;
+        }
+        let addr = self.addr(block);
+        self.recorder.note("put_zeros ahead", block.page(), count * block.bytes(), 0);
+        let done = self.live.memory.copy_in(addr, self.zeros.base(), count * block.bytes()).done;
+        // The rest of a block that is mapped in part is left to the faults on it.
+        let mapped = done / block.bytes();
+        self.wakes.push((addr, mapped * block.bytes()));
+        for ahead in 0..mapped {
+            let page = block.page() + (ahead * block.pages()) as u64;
+            self.admit(BlockId::new(page, block.order()), origin);
+        }
+        mapped > 0
+    }
+
+    /// How many blocks in a row, from a fresh small block on, are to be mapped as zeros.
+    fn fresh_run(&self, block: BlockId) -> usize {
+        let (first, _) = self.sector_range(block);
+        let extent = self.extent(block);
+        if self.fixed.is_some() || self.live.path != Path::Full || extent.in_frames > 0 {
+            return 1;
+        }
+        let before = (0..first).rev().take(FRESH_RUN_MAX).take_while(|&at| extent.is_resident(at));
+        // Plenty of room: nothing is lost if a few of them are not touched.
+        let at_least = if self.local() < self.room() / 2 { FRESH_RUN_LEAST } else { 1 };
+        let wanted = before.count().max(at_least);
+        let start = self.addr(block);
+        let is_fresh = |&at: &usize| {
+            !extent.is_resident(at)
+                && extent.copy(at) == Copy::None
+                && self.addresses.is_plain(start, start + (at + 1 - first) * block.bytes())
+        };
+        (first..self.sectors()).take(wanted).take_while(is_fresh).count()
     }
 
     fn no_room(&mut self, block: BlockId) -> Answer {

@@ -25,6 +25,9 @@ pub enum By {
     Unmapped,
 }
 
+/// At least this many resident small blocks in a row are taken out in one call.
+const EVACUATED_RUN_MIN: usize = 4;
+
 impl Core {
     /// Forgets the content of `start..end`, which reads as zeros from now on. Returns the ranges
     /// that the caller must overwrite with zeros, without the lock: parts of blocks that stay
@@ -80,6 +83,9 @@ impl Core {
             }
         }
         self.forget_frames(extent, 0, self.sectors());
+        if by == By::Us {
+            self.evacuate_runs(extent, 0, self.sectors());
+        }
         for sector in 0..self.sectors() {
             if self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector)
             {
@@ -134,6 +140,9 @@ impl Core {
         let sector_bytes = self.sector_bytes();
         let whole = BlockId::extent(ExtentNo(extent as u32));
         let huge_framed = self.blocks.contains_key(&whole);
+        if by == By::Us {
+            self.evacuate_runs(extent, from.div_ceil(sector_bytes), to / sector_bytes);
+        }
         for sector in from / sector_bytes..to.div_ceil(sector_bytes) {
             let start = sector * sector_bytes;
             let part = (from.max(start) - start, to.min(start + sector_bytes) - start);
@@ -243,6 +252,47 @@ impl Core {
                 self.frames.put_empty(frame);
                 to_zero.push((addr, addr + block.bytes()));
             }
+        }
+    }
+
+    /// Takes resident small blocks of `from..to` (sectors of an extent) out of the program, many in
+    /// one call. Some may be left, for `evacuate`.
+    fn evacuate_runs(&mut self, extent: usize, from: usize, to: usize) {
+        let mut first = from;
+        while self.extents[extent].mode == Mode::Small && first < to {
+            let is_resident = |&at: &usize| self.extents[extent].is_resident(at);
+            let count = (first..to).take_while(is_resident).count();
+            if count >= EVACUATED_RUN_MIN {
+                self.evacuate_run(extent, first, count);
+            }
+            first += count.max(1);
+        }
+    }
+
+    fn evacuate_run(&mut self, extent: usize, first: usize, count: usize) {
+        let bytes = self.sector_bytes();
+        let start = self.arena.base() + extent * EXTENT + first * bytes;
+        let done = if self.live.path == Path::Fallback {
+            if self.live.memory.discard(start, count * bytes).is_ok() { count } else { 0 }
+        } else if self.has_unsettled(start, count * bytes) {
+            0
+        } else {
+            let scratch = self.frames.scratch();
+            let moved = self.live.memory.move_out(scratch, start, count * bytes).done;
+            self.frames.empty_scratch(moved);
+            if moved % bytes != 0 {
+                self.extents[extent].set(flag::HOLES, true);
+            }
+            moved / bytes
+        };
+        self.recorder.note(
+            "evacuate run",
+            ((start - self.arena.base()) / PAGE) as u64,
+            count,
+            done,
+        );
+        for sector in first..first + done {
+            self.set_resident(self.sector_block(extent, sector), false);
         }
     }
 

@@ -66,6 +66,8 @@ const SMALL_AREA: usize = 32 << 30;
 pub struct Frames {
     huge: Pool,
     small: Option<Pool>,
+    /// Where pages are moved that are given back to the kernel at once.
+    scratch: Reservation,
     /// Memory behind frames, whatever their content.
     bytes: usize,
 }
@@ -79,16 +81,22 @@ impl Frames {
         let huge = Pool::new(HUGE_AREA, 9, huge_pages)?;
         let small =
             if sector_order < 9 { Some(Pool::new(SMALL_AREA, sector_order, false)?) } else { None };
-        Ok(Frames { huge, small, bytes: 0 })
+        let scratch = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
+        let _ = scratch.advise(scratch.base(), EXTENT, Advise::NoHuge);
+        Ok(Frames { huge, small, scratch, bytes: 0 })
     }
 
     /// Registers the area, so that pages can be moved into it. The events that it is registered for
     /// never happen.
     pub fn register(&self, uffd: &Uffd) -> io::Result<()> {
-        for pool in std::iter::once(&self.huge).chain(&self.small) {
-            uffd.register(pool.area.base(), pool.area.len(), Watch::WriteProtect)?;
+        for area in self.pools().map(|pool| &pool.area).chain([&self.scratch]) {
+            uffd.register(area.base(), area.len(), Watch::WriteProtect)?;
         }
         Ok(())
+    }
+
+    fn pools(&self) -> impl Iterator<Item = &Pool> {
+        std::iter::once(&self.huge).chain(&self.small)
     }
 
     fn pool(&self, order: u8) -> &Pool {
@@ -119,6 +127,16 @@ impl Frames {
     /// Address of a frame.
     pub fn addr(&self, frame: Frame) -> usize {
         self.pool(frame.order()).area.base() + ((frame.index() as usize * PAGE) << frame.order())
+    }
+
+    /// Address of an extent without memory, for pages that `empty_scratch` gives back to the kernel.
+    pub fn scratch(&self) -> usize {
+        self.scratch.base()
+    }
+
+    /// Gives the memory of the first `len` bytes of the scratch extent back to the kernel.
+    pub fn empty_scratch(&self, len: usize) {
+        let _ = self.scratch.advise(self.scratch.base(), len, Advise::Drop);
     }
 
     /// Memory behind frames.
@@ -285,10 +303,6 @@ impl Frames {
         pools.find_map(|(pool, of_child)| {
             pool.area.contains(addr).then(|| addr - pool.area.base() + of_child.area.base())
         })
-    }
-
-    fn pools(&self) -> impl Iterator<Item = &Pool> {
-        std::iter::once(&self.huge).chain(&self.small)
     }
 }
 

@@ -250,7 +250,7 @@ impl Core {
     /// Whether a removal in this range was read and not yet acted on. The content that would be
     /// moved out could be what the program has written since, or what the kernel has yet to drop;
     /// the two cannot be distinguished.
-    fn has_unsettled(&self, start: usize, len: usize) -> bool {
+    pub fn has_unsettled(&self, start: usize, len: usize) -> bool {
         // Canary "nothing moves out of what was removed": the check is skipped.
         !canary::is_broken("nothing moves out of what was removed")
             && self.has_read_removal(start, len)
