@@ -120,6 +120,8 @@ pub struct Core {
     /// Small blocks that were given a frame since the last huge one.
     pub small_since_huge: u32,
     pub replacement: Box<dyn Replacement>,
+    /// Victims that the policy has given up already, the next one last.
+    pub victims: Vec<BlockId>,
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
     pub staging: Staging,
@@ -249,6 +251,7 @@ impl Core {
             wanted_bytes: 0,
             small_since_huge: 0,
             replacement: replacement(config.replacement),
+            victims: Vec::new(),
             prefetcher,
             staging: Staging::new(),
             sharing: Sharing::new(),

@@ -11,6 +11,8 @@ use hiroma_sys::uffd::{Uffd, Watch};
 use hiroma_sys::vm::{Access, Advise, Reservation};
 use hiroma_units::{EXTENT, PAGE};
 
+use crate::store::bit_set::BitSet;
+
 /// One frame: its number in its pool, with its order in the low bits. Four bytes, because there is
 /// one for each staged block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,6 +28,11 @@ impl Frame {
 
     fn order(self) -> u8 {
         (self.0 & ((1 << ORDER_BITS) - 1)) as u8
+    }
+
+    /// The frame `offset` places behind this one.
+    pub fn at(self, offset: usize) -> Frame {
+        Frame::new(self.order(), self.index() + offset as u32)
     }
 
     fn index(self) -> u32 {
@@ -47,7 +54,7 @@ struct Pool {
     /// With memory, all zero.
     zeroed: Vec<u32>,
     /// Without memory.
-    empty: Vec<u32>,
+    empty: BitSet,
     /// With pages that were the program's: a reader that the kernel does not count (a pipe after
     /// `vmsplice`) may still use them, so they are given back to the kernel and never written. They
     /// wait to be given back in one batch.
@@ -155,8 +162,11 @@ impl Frames {
     /// A frame without memory, for a page to be moved into.
     pub fn take_empty(&mut self, order: u8) -> Option<Frame> {
         let pool = self.pool_mut(order);
-        let index = match pool.empty.pop() {
-            Some(index) => index,
+        let index = match pool.empty.first() {
+            Some(index) => {
+                pool.empty.set(index, false);
+                index as u32
+            }
             None if ((pool.unused_from as usize + 1) * PAGE) << order <= pool.area.len() => {
                 pool.unused_from += 1;
                 pool.unused_from - 1
@@ -164,6 +174,25 @@ impl Frames {
             None => return None,
         };
         Some(Frame::new(order, index))
+    }
+
+    /// `count` (at most 64) frames in a row without memory, for small blocks. The first is returned,
+    /// and [`Frame::at`] gives the others.
+    pub fn take_empty_run(&mut self, order: u8, count: usize) -> Option<Frame> {
+        let pool = self.pool_mut(order);
+        let unused = pool.unused_from as usize;
+        let first = match pool.empty.run(count, unused) {
+            Some(first) => {
+                (first..first + count).for_each(|index| pool.empty.set(index, false));
+                first
+            }
+            None if ((unused + count) * PAGE) << order <= pool.area.len() => {
+                pool.unused_from += count as u32;
+                unused
+            }
+            None => return None,
+        };
+        Some(Frame::new(order, first as u32))
     }
 
     /// A frame with memory whose content is unused. The flag: it is all zero.
@@ -214,7 +243,7 @@ impl Frames {
     pub fn put_empty(&mut self, frame: Frame) {
         let pool = self.pool_mut(frame.order());
         pool.mark(frame.index(), false);
-        pool.empty.push(frame.index());
+        pool.empty.insert(frame.index() as usize);
     }
 
     /// How many whole-extent frames are all zero.
@@ -256,7 +285,7 @@ impl Frames {
                 // This cannot fail for private memory of our own; if it did, the memory would
                 // merely remain allocated.
                 let _ = pool.area.advise(addr, len, Advise::Drop);
-                pool.empty.push(index);
+                pool.empty.insert(index as usize);
                 dropped += len;
             }
         }
@@ -267,7 +296,8 @@ impl Frames {
     /// Bytes of tables.
     pub fn metadata_bytes(&self) -> usize {
         let of = |pool: &Pool| {
-            (pool.full.capacity() + pool.zeroed.capacity() + pool.empty.capacity()) * 4
+            (pool.full.capacity() + pool.zeroed.capacity()) * 4
+                + pool.empty.bytes()
                 + pool.is_strange.capacity() * 8
         };
         of(&self.huge) + self.small.as_ref().map_or(0, of)
@@ -290,7 +320,8 @@ impl Frames {
                 (pool.strange.clone(), pool.is_strange.clone());
             of_child.unused_from = pool.unused_from;
             let len = PAGE << pool.order;
-            for index in (0..pool.unused_from).filter(|index| !pool.empty.contains(index)) {
+            for index in (0..pool.unused_from).filter(|index| !pool.empty.contains(*index as usize))
+            {
                 let offset = index as usize * len;
                 hiroma_sys::vm::copy(of_child.area.base() + offset, pool.area.base() + offset, len);
             }
@@ -318,7 +349,7 @@ impl Pool {
             order,
             full: Vec::new(),
             zeroed: Vec::new(),
-            empty: Vec::new(),
+            empty: BitSet::default(),
             strange: Vec::new(),
             is_strange: Vec::new(),
             unused_from: 0,
@@ -353,7 +384,7 @@ impl Pool {
         let dropped = self.strange.len() * len;
         for index in std::mem::take(&mut self.strange) {
             self.mark(index, false);
-            self.empty.push(index);
+            self.empty.insert(index as usize);
         }
         dropped
     }

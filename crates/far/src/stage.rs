@@ -12,6 +12,7 @@ use crate::content;
 use crate::control::Counter;
 use crate::core::{Block, Core, Phase};
 use crate::extent::{Copy, Mode, flag};
+use crate::frames::Frame;
 use crate::live::Path;
 use crate::mover::TakeOut;
 
@@ -19,6 +20,10 @@ use crate::mover::TakeOut;
 /// evicted.
 const TRIES: usize = 4;
 const HELD_MAX: usize = 256;
+/// Maximum of blocks that leave in one move.
+const STAGED_RUN_MAX: usize = 16;
+/// Number of victims that are taken from the policy at a time.
+const VICTIMS_AHEAD: usize = 32;
 /// Maximum of blocks dropped in one go because too much is staged.
 const TRIMS_MAX: usize = 256;
 /// Number of blocks that the fault thread stages and compares in one go, and of differing ones that
@@ -47,7 +52,7 @@ impl Core {
             }
             let Some(block) = self.next_victim() else { break };
             let waiting_bytes = self.coming.waiting_bytes();
-            let staged = self.stage(block);
+            let staged = self.stage_with_next(block);
             moved |= staged;
             let holds = self.held.contains(&block) || self.coming.waiting_bytes() > waiting_bytes;
             (tries, held) = (tries + usize::from(!holds), held + usize::from(holds));
@@ -64,7 +69,10 @@ impl Core {
     /// still be on the policy's lists, thousands in a row.
     fn next_victim(&mut self) -> Option<BlockId> {
         loop {
-            let block = self.replacement.next_victim()?;
+            if self.victims.is_empty() {
+                self.take_victims();
+            }
+            let block = self.victims.pop()?;
             // Canary "stale entries": a block that is not resident is taken all the same.
             if self.is_resident(block) && !self.held.contains(&block)
                 || canary::is_broken("stale entries")
@@ -72,6 +80,19 @@ impl Core {
                 return Some(block);
             }
         }
+    }
+
+    /// Takes several small victims from the policy, in the order of their addresses: neighbours leave
+    /// together. An extent is taken alone.
+    fn take_victims(&mut self) {
+        while self.victims.len() < VICTIMS_AHEAD {
+            let Some(block) = self.replacement.next_victim() else { break };
+            self.victims.push(block);
+            if block.is_huge() {
+                break;
+            }
+        }
+        self.victims.sort_unstable_by(|a, b| b.cmp(a));
     }
 
     /// Drops clean staged blocks beyond the staging target: free room is available as quickly, and
@@ -100,7 +121,7 @@ impl Core {
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
             if to_come < 2 * enough || self.staged_bytes < self.stage_target() {
                 if let Some(block) = self.next_victim() {
-                    self.stage(block);
+                    self.stage_with_next(block);
                 }
             }
             while let Some((block, stamp)) = self.probation.pop_front() {
@@ -150,6 +171,84 @@ impl Core {
         })
     }
 
+    /// Stages a victim, together with the next victims if they lie behind it: one move of many pages
+    /// interrupts the other processors once. Returns false if the victim stays mapped or has become
+    /// unmapped.
+    fn stage_with_next(&mut self, block: BlockId) -> bool {
+        let may_be_more = self.sector_order == 0
+            && !block.is_huge()
+            && self.live.path == Path::Full
+            && !self.forked;
+        let count = if may_be_more { self.count_in_row(block) } else { 1 };
+        if count == 1 {
+            return self.stage(block);
+        }
+        let staged = self.stage_run(block, count);
+        // What did not move is tried alone, for the reason.
+        (staged..count).fold(staged > 0, |any, at| {
+            let block = BlockId::new(block.page() + at as u64, block.order());
+            any | self.stage(block)
+        })
+    }
+
+    /// How many of the next victims lie behind `block` in a row, which is included. They are taken.
+    fn count_in_row(&mut self, block: BlockId) -> usize {
+        let mut count = 1;
+        while count < STAGED_RUN_MAX && !self.victims.is_empty() {
+            let Some(next) = self.next_victim() else { break };
+            let is_behind = next.order() == block.order()
+                && next.page() == block.page() + count as u64
+                && next.extent_no() == block.extent_no();
+            if !is_behind {
+                self.victims.push(next);
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Moves `count` small blocks from `block` on into frames by one call. Returns how many moved.
+    fn stage_run(&mut self, block: BlockId, count: usize) -> usize {
+        let (addr, len) = (self.addr(block), count * PAGE);
+        let blocks = (0..count).map(|at| BlockId::new(block.page() + at as u64, block.order()));
+        if self.coming.touches(addr, addr + len)
+            || self.addresses.pinned.touches(addr, addr + len)
+            || self.has_unsettled(addr, len)
+            || blocks.clone().any(|block| self.blocks.contains_key(&block))
+        {
+            return 0;
+        }
+        let Some(frame) = self.frames.take_empty_run(block.order(), count) else { return 0 };
+        self.recorder.note("move_out run", block.page(), self.frames.addr(frame), count);
+        let moved = self.live.memory.move_out(self.frames.addr(frame), addr, len).done / PAGE;
+        for (at, block) in blocks.enumerate() {
+            if at >= moved {
+                self.frames.put_empty(frame.at(at));
+                continue;
+            }
+            self.frames.moved_in(frame.at(at));
+            self.has_moved_out(block, frame.at(at));
+        }
+        moved
+    }
+
+    /// A block is in a frame now instead of the program.
+    fn has_moved_out(&mut self, block: BlockId, frame: Frame) {
+        let addr = self.addr(block);
+        if self.extent(block).has(flag::HOLES) {
+            // A page that was freed lazily (MADV_FREE) and not written since could be dropped in
+            // its frame too.
+            vm::touch(self.frames.addr(frame), block.bytes());
+            self.coming.renew(addr, addr + block.bytes());
+        }
+        self.set_resident(block, false);
+        self.accessed.staged(block.pages());
+        let stamp = self.enter(block, frame, Phase::Staged);
+        self.probation.push_back((block, stamp));
+        self.judge_broken(block);
+    }
+
     /// Moves one block out of the program into a frame. Returns false if it stays mapped or has
     /// become unmapped.
     pub fn stage(&mut self, block: BlockId) -> bool {
@@ -193,17 +292,7 @@ impl Core {
         };
         match self.take_out(block, frame) {
             TakeOut::Done => {
-                if self.extent(block).has(flag::HOLES) {
-                    // A page that was freed lazily (MADV_FREE) and not written since could be
-                    // dropped in its frame too.
-                    vm::touch(self.frames.addr(frame), block.bytes());
-                    self.coming.renew(addr, end);
-                }
-                self.set_resident(block, false);
-                self.accessed.staged(block.pages());
-                let stamp = self.enter(block, frame, Phase::Staged);
-                self.probation.push_back((block, stamp));
-                self.judge_broken(block);
+                self.has_moved_out(block, frame);
                 return true;
             }
             TakeOut::Unmovable => self.hold(block),

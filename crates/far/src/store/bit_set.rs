@@ -1,5 +1,8 @@
 //! A set of small numbers.
 
+/// A run is searched in this many words.
+const RUN_WORDS: usize = 64;
+
 /// A set of small numbers that finds its smallest quickly.
 #[derive(Clone, Default)]
 pub struct BitSet {
@@ -38,6 +41,19 @@ impl BitSet {
         Some(number * 64 + self.words[number].trailing_zeros() as usize)
     }
 
+    /// The first of `count` (at most 64) numbers in a row, all in the set and all below `end`. Only
+    /// the numbers of one word are considered at a time, and of [`RUN_WORDS`] words that are not
+    /// empty.
+    pub fn run(&self, count: usize, end: usize) -> Option<usize> {
+        let words = self.words[..self.words.len().min(end.div_ceil(64))].iter().enumerate();
+        let mut words = words.filter(|&(_, &word)| word != 0).take(RUN_WORDS);
+        words.find_map(|(number, &word)| {
+            let runs = (1..count).fold(word, |runs, shift| runs & word >> shift);
+            let at = number * 64 + runs.trailing_zeros() as usize;
+            (runs != 0 && at + count <= end).then_some(at)
+        })
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         let bits = |(number, word): (usize, &u64)| {
             let word = *word;
@@ -48,5 +64,24 @@ impl BitSet {
 
     pub fn bytes(&self) -> usize {
         (self.words.capacity() + self.summary.capacity()) * 8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_is_found_within_a_word() {
+        let mut set = BitSet::default();
+        (0..200).filter(|at| at % 7 != 0 && *at != 64).for_each(|at| set.insert(at));
+        assert_eq!(set.run(1, 200), Some(1));
+        assert_eq!(set.run(6, 200), Some(1));
+        assert_eq!(set.run(6, 6), None);
+        assert_eq!(set.run(7, 200), None);
+        (70..78).for_each(|at| set.insert(at));
+        assert_eq!(set.run(12, 200), Some(65));
+        set.set(72, false);
+        assert_eq!(set.run(12, 200), None);
     }
 }
