@@ -97,11 +97,7 @@ impl Core {
         if !known {
             self.consult(block, page, requests);
             self.count(if far { Counter::FaultsFetched } else { Counter::FaultsFresh }, 1);
-            if far
-                && mode == Mode::Small
-                && self.fixed.is_none()
-                && self.granularity.on_small_fault(&mut self.extents[extent].history)
-            {
+            if far && mode == Mode::Small && self.fixed.is_none() && self.rents_no_longer(extent) {
                 self.buy_rest(block, requests);
             }
         }
@@ -120,6 +116,13 @@ impl Core {
         let room = self.reserve().max(0) as usize / 2;
         let budget = (room / block.bytes()).min(64);
         self.prefetcher.on_fault(page, block.pages() as u16, budget, requests);
+    }
+
+    /// A fault on an extent in small mode. Whether the rest of it is to be fetched.
+    fn rents_no_longer(&mut self, extent: usize) -> bool {
+        let region = self.region_of(self.arena.base() + extent * EXTENT);
+        let region = self.regions.entry(region).or_default();
+        self.granularity.on_small_fault(&mut self.extents[extent].history, region)
     }
 
     /// The whole extent is worth fetching: requests its missing sectors.
@@ -144,14 +147,16 @@ impl Core {
         let stream = self.prefetcher.is_stream(page);
         let fresh = self.extents[extent].far_sectors() == 0;
         let region = self.region_of(self.arena.base() + extent * EXTENT);
+        let beside = [extent.saturating_sub(1), (extent + 1).min(self.extents.len() - 1)];
+        let is_beside = beside.iter().any(|&beside| !self.extents[beside].is_away());
         let history = &mut self.extents[extent].history;
+        let region = self.regions.entry(region).or_default();
         let wanted = match (self.fixed, fresh) {
             (Some(_), _) => Mode::Huge,
-            (None, true) => self
-                .granularity
-                .on_fresh_fault(history, self.regions.entry(region).or_default(), stream)
-                .into(),
-            (None, false) => self.granularity.on_far_fault(history, stream).into(),
+            (None, true) => self.granularity.on_fresh_fault(history, region, stream).into(),
+            (None, false) => {
+                self.granularity.on_far_fault(history, region, stream, is_beside).into()
+            }
         };
         let mode = self.possible_mode(extent, wanted);
         if mode == Mode::Huge && self.needs_reclaim(extent) {
@@ -243,6 +248,11 @@ impl Core {
         }
         self.count(Counter::FaultsPrefetched, 1);
         self.prefetcher.used(block.page());
+        if !block.is_huge() {
+            let region = self.region_of(self.addr(block));
+            let history = &mut self.extents[block.extent_no().0 as usize].history;
+            self.granularity.on_streamed(history, self.regions.entry(region).or_default());
+        }
         self.consult(block, block.page(), requests);
     }
 

@@ -18,6 +18,10 @@
 //!   **rented**: it is fetched in sectors. One bad turn gives two strikes at most, the first only
 //!   one, so that at least two refaults are served whole before; random use of more than local
 //!   memory ends in sectors after four or five.
+//! - Once in a while a bought extent is rented as a **trial**: whether the bucket buys it again shows
+//!   how much of a whole extent the program uses, which cannot be seen while it is local as a
+//!   whole. Where few are bought, all extents of the region are rented. Otherwise random use of a
+//!   large region would fetch each of its extents several times.
 //! - The small faults of a rented extent are counted in a **bucket**, which leaks one fault for
 //!   every N other faults, where N is the number of extents that fit into local memory. It fills
 //!   only while all extents that are faulting at the time would fit into local memory: then the
@@ -74,7 +78,10 @@ const BOUGHT: u8 = 1;
 const EVICTED: u8 = 2;
 /// A fault fetched it whole, outside of any stream: its eviction shows whether that was worth it.
 const PAID: u8 = 4;
+/// It was rented to find out whether it would be bought.
+const TRIAL: u8 = 1 << 5;
 const STRIKES_SHIFT: u32 = 3;
+const STRIKES: u8 = 3 << STRIKES_SHIFT;
 const MOST_STRIKES: u8 = 3;
 /// Fractions of a fault in which the bucket is counted.
 const LEVEL: u64 = 64;
@@ -96,7 +103,25 @@ pub struct RegionHistory {
     broken_use: u8,
     /// Extents that were kept whole since the last probe.
     since_break: u8,
+    /// Bought extents that were rented to find out, and those of them that the bucket bought again;
+    /// older ones count less.
+    trials: u8,
+    trials_bought: u8,
+    /// Whole fetches since the last trial.
+    since_trial: u8,
+    /// Bought extents are rented: few of those that were tried are used as a whole.
+    in_vain: bool,
+    /// Inflow clock at the last judgement of the trials, coarse.
+    judged_tick: u16,
 }
+
+/// One whole fetch in this many is a trial: before the region was judged, and after.
+const TRIAL_EVERY: u8 = 8;
+const TRIAL_EVERY_JUDGED: u8 = 32;
+/// Trials before they are judged, at the earliest after one turnover of local memory. Buying is in
+/// vain where fewer than one in this many was bought.
+const TRIALS_MIN: u8 = 4;
+const BOUGHT_ONE_IN: u8 = 3;
 
 /// First evictions before a region is judged.
 const MIN_SAMPLES: u16 = 4;
@@ -164,8 +189,15 @@ impl Granularity {
     }
 
     /// A fault on a far extent, no part of which is resident or staged. Returns the mode in which
-    /// the extent is fetched.
-    pub fn on_far_fault(&mut self, state: &mut ExtentHistory, is_stream: bool) -> Mode {
+    /// the extent is fetched. `is_beside`: an extent right before or behind it is local, so the fault
+    /// may be one of the first of a stream, for which a trial would be expensive.
+    pub fn on_far_fault(
+        &mut self,
+        state: &mut ExtentHistory,
+        region: &mut RegionHistory,
+        is_stream: bool,
+        is_beside: bool,
+    ) -> Mode {
         let thrashing = state.flags & EVICTED != 0
             && self.inflow_since(state) < self.local_extents * self.sectors_per_extent;
         let bought = state.flags & BOUGHT != 0;
@@ -190,6 +222,12 @@ impl Granularity {
         } else {
             state.strikes().saturating_sub(1)
         });
+        if bought && !worn_out && self.is_trial(region, is_beside) {
+            state.flags = state.flags & !(BOUGHT | EVICTED | PAID) | TRIAL;
+            self.inflow += 1;
+            self.rent(state);
+            return Mode::Small;
+        }
         if bought && !worn_out {
             state.flags |= PAID;
             self.inflow += self.sectors_per_extent;
@@ -201,20 +239,55 @@ impl Granularity {
         Mode::Small
     }
 
+    /// Whether a bought extent of the region is to be rented, to find out or because buying is in
+    /// vain there.
+    fn is_trial(&self, region: &mut RegionHistory, is_beside: bool) -> bool {
+        let turned = u64::from(self.inflow_tick().wrapping_sub(region.judged_tick)) >= TICKS;
+        if turned && region.trials >= TRIALS_MIN {
+            region.in_vain = region.trials_bought < region.trials / BOUGHT_ONE_IN;
+            (region.trials, region.trials_bought) = (region.trials / 2, region.trials_bought / 2);
+            region.judged_tick = self.inflow_tick();
+        }
+        let every = if region.judged_tick == 0 { TRIAL_EVERY } else { TRIAL_EVERY_JUDGED };
+        region.since_trial = region.since_trial.saturating_add(1);
+        let is_trial = region.in_vain || region.since_trial >= every && !is_beside;
+        if is_trial {
+            region.since_trial = 0;
+            region.trials = region.trials.saturating_add(1);
+        }
+        is_trial
+    }
+
     /// A fault on a missing sector of an extent in small mode. True: fetch the rest of the extent
     /// now; from here on it is huge.
-    pub fn on_small_fault(&mut self, state: &mut ExtentHistory) -> bool {
+    pub fn on_small_fault(
+        &mut self,
+        state: &mut ExtentHistory,
+        region: &mut RegionHistory,
+    ) -> bool {
         self.faults += 1;
         self.inflow += 1;
         self.rent(state);
         let buy =
             self.local_extents >= LEAST_EXTENTS && u64::from(state.level) >= self.price(state);
         if buy {
+            if state.flags & TRIAL != 0 {
+                region.trials_bought = region.trials_bought.saturating_add(1);
+            }
             state.level = 0;
-            state.flags |= BOUGHT | PAID;
+            state.flags = state.flags & !TRIAL | BOUGHT | PAID;
             self.inflow += self.sectors_per_extent;
         }
         buy
+    }
+
+    /// A block that was fetched ahead of a stream was used, in an extent in small mode: a trial has
+    /// shown that the extent is used as a whole, without the faults that would have bought it.
+    pub fn on_streamed(&self, state: &mut ExtentHistory, region: &mut RegionHistory) {
+        if state.flags & TRIAL != 0 {
+            state.flags = state.flags & !TRIAL | BOUGHT;
+            region.trials_bought = region.trials_bought.saturating_add(1);
+        }
     }
 
     /// First touch in an extent that was never used.
@@ -349,12 +422,11 @@ impl Granularity {
 impl ExtentHistory {
     /// How often buying it proved bad.
     fn strikes(self) -> u8 {
-        self.flags >> STRIKES_SHIFT
+        (self.flags & STRIKES) >> STRIKES_SHIFT
     }
 
     fn set_strikes(&mut self, strikes: u8) {
-        self.flags =
-            self.flags & (BOUGHT | EVICTED | PAID) | strikes.min(MOST_STRIKES) << STRIKES_SHIFT;
+        self.flags = self.flags & !STRIKES | strikes.min(MOST_STRIKES) << STRIKES_SHIFT;
     }
 }
 
@@ -380,9 +452,9 @@ mod tests {
         let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
         state.hint_dense();
         assert!(!granularity.breaks_up(&mut state, &mut region, 2, 0));
-        assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
+        assert_eq!(granularity.on_far_fault(&mut state, &mut region, false, false), Mode::Huge);
         assert!(granularity.breaks_up(&mut state, &mut region, 3, 0));
-        assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+        assert_eq!(granularity.on_far_fault(&mut state, &mut region, false, false), Mode::Small);
         assert!(!granularity.breaks_up(&mut state, &mut region, 0, 99));
         assert!(granularity.breaks_up(&mut state, &mut region, 0, 100));
         granularity.set_local_extents(8);
@@ -401,8 +473,39 @@ mod tests {
         assert!(granularity.breaks_up(&mut state, &mut region, 3, 0));
     }
 
+    /// Faults in turn on bought extents of a region, each of which is evicted at once after `uses`
+    /// faults in small mode. Returns the number of whole fetches and of small faults.
+    fn use_extents(region: &mut RegionHistory, extents: usize, uses: usize) -> (usize, usize) {
+        let mut granularity = Granularity::new(512, 48, 64);
+        let mut states = vec![ExtentHistory { flags: BOUGHT, ..Default::default() }; extents];
+        let (mut whole, mut small) = (0, 0);
+        for state in states.iter_mut() {
+            if granularity.on_far_fault(state, region, false, false) == Mode::Huge {
+                whole += 1;
+                continue;
+            }
+            let is_rented = |_: &usize| !granularity.on_small_fault(state, region);
+            small += 1 + (1..uses).take_while(is_rented).count();
+        }
+        (whole, small)
+    }
+
+    #[test]
+    fn region_used_at_random_is_rented_after_trials() {
+        let mut region = RegionHistory::default();
+        let (whole, small) = use_extents(&mut region, 300, 1);
+        assert!(whole < 80 && small > 220, "{whole} whole fetches");
+    }
+
+    #[test]
+    fn region_used_as_a_whole_stays_bought() {
+        let mut region = RegionHistory::default();
+        let (whole, small) = use_extents(&mut region, 300, 512);
+        assert!(whole > 270 && small < 30 * 48, "{whole} whole fetches, {small} small faults");
+    }
+
     #[test]
     fn histories_are_small_and_start_at_zero() {
-        assert!(size_of::<ExtentHistory>() <= 8 && size_of::<RegionHistory>() <= 8);
+        assert!(size_of::<ExtentHistory>() <= 8 && size_of::<RegionHistory>() <= 14);
     }
 }

@@ -78,7 +78,7 @@ fn fitting_hot_set_becomes_huge_after_one_burst() {
         "less than a third of the sectors was fetched one by one: {stats:?}"
     );
     // When it is far again, it is fetched whole immediately: that it was bought is remembered.
-    // Local memory has turned over in between.
+    // Local memory has turned over in between. One in eight at most is a trial.
     model.evict_all();
     (1000 * EXTENT_PAGES..1200 * EXTENT_PAGES).for_each(|page| model.touch(page));
     let before = model.stats;
@@ -86,7 +86,7 @@ fn fitting_hot_set_becomes_huge_after_one_burst() {
     order.sort_by_cached_key(|_| rng.below(1 << 32));
     order.iter().for_each(|extent| model.touch(extent * EXTENT_PAGES + rng.below(EXTENT_PAGES)));
     let stats = model.stats.since(&before);
-    assert!(stats.huge_fetches >= 35 && stats.small_fetches <= 5, "{stats:?}");
+    assert!(stats.huge_fetches >= 33 && stats.small_fetches <= 5, "{stats:?}");
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn mistaken_buys_are_rented_again_at_higher_price() {
     // rented, and faults until it is bought.
     let mut round = |granularity: &mut Granularity| {
         let mut whole = 0;
-        while granularity.on_far_fault(&mut state, false) == Mode::Huge {
+        while granularity.on_far_fault(&mut state, &mut region, false, false) == Mode::Huge {
             granularity.on_huge_evicted(&mut state, &mut region, false, 256, 1);
             whole += 1;
         }
         let mut faults = 2;
-        while !granularity.on_small_fault(&mut state) {
+        while !granularity.on_small_fault(&mut state, &mut region) {
             faults += 1;
         }
         granularity.on_huge_evicted(&mut state, &mut region, false, 256, 1);
@@ -134,7 +134,7 @@ fn mistaken_buys_are_rented_again_at_higher_price() {
     assert_eq!(rounds, [(0, 48), (3, 384), (0, 384)]);
     // After a turnover of local memory it is worth its price again.
     granularity.on_inflow(101 * 256);
-    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
+    assert_eq!(granularity.on_far_fault(&mut state, &mut region, false, false), Mode::Huge);
 }
 
 /// An extent of which `filled` sectors in 256 had content at its first eviction.
@@ -155,12 +155,16 @@ fn fully_written_extent_is_fetched_whole_twice() {
     let mut region = RegionHistory::default();
     let mut state = left_once(&mut granularity, &mut region, 192);
     for turn in 0..2 {
-        assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge, "turn {turn}");
+        assert_eq!(
+            granularity.on_far_fault(&mut state, &mut region, false, false),
+            Mode::Huge,
+            "turn {turn}"
+        );
         granularity.on_huge_evicted(&mut state, &mut region, false, 0, 0);
     }
-    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+    assert_eq!(granularity.on_far_fault(&mut state, &mut region, false, false), Mode::Small);
     let mut partly = left_once(&mut granularity, &mut region, 191);
-    assert_eq!(granularity.on_far_fault(&mut partly, false), Mode::Small);
+    assert_eq!(granularity.on_far_fault(&mut partly, &mut region, false, false), Mode::Small);
 }
 
 #[test]
@@ -171,30 +175,36 @@ fn slow_or_streamed_extents_stay_huge() {
         left_once(&mut granularity, &mut region, 256),
         left_once(&mut granularity, &mut region, 256),
     );
+    let mut trials = 0;
     for round in 0..100 {
         // Prefetched, then fetched by a fault of a stream: in neither case does a fault wait that
         // would have needed a sector only.
         granularity.on_inflow(256);
         granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
-        assert_eq!(granularity.on_far_fault(&mut streamed, true), Mode::Huge);
+        assert_eq!(granularity.on_far_fault(&mut streamed, &mut region, true, false), Mode::Huge);
         granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
         granularity.on_inflow(101 * 256);
-        assert_eq!(granularity.on_far_fault(&mut slow, false), Mode::Huge, "round {round}");
+        if granularity.on_far_fault(&mut slow, &mut region, false, false) == Mode::Small {
+            trials += 1;
+            let faults = (1..).find(|_| granularity.on_small_fault(&mut slow, &mut region));
+            assert_eq!(faults, Some(47), "round {round}");
+        }
         granularity.on_huge_evicted(&mut slow, &mut region, false, 0, 0);
     }
+    assert!((3..=12).contains(&trials), "{trials} trials");
     // Nor does one bad turn change that, whatever streams passed since.
     (0..3).for_each(|_| granularity.on_huge_evicted(&mut slow, &mut region, false, 0, 0));
-    assert_eq!(granularity.on_far_fault(&mut slow, false), Mode::Huge);
+    assert_eq!(granularity.on_far_fault(&mut slow, &mut region, false, false), Mode::Huge);
     granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
     for turn in 0..2 {
         assert_eq!(
-            granularity.on_far_fault(&mut streamed, false),
+            granularity.on_far_fault(&mut streamed, &mut region, false, false),
             Mode::Huge,
             "turn {turn} after the streams"
         );
         granularity.on_huge_evicted(&mut streamed, &mut region, false, 0, 0);
     }
-    assert_eq!(granularity.on_far_fault(&mut streamed, false), Mode::Small);
+    assert_eq!(granularity.on_far_fault(&mut streamed, &mut region, false, false), Mode::Small);
 }
 
 #[test]
@@ -206,9 +216,9 @@ fn hints_outweigh_write_history() {
     state.hint_sparse();
     granularity.on_huge_evicted(&mut state, &mut region, true, 256, 0);
     granularity.on_inflow(101 * 256);
-    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+    assert_eq!(granularity.on_far_fault(&mut state, &mut region, false, false), Mode::Small);
     state.hint_dense();
-    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Huge);
+    assert_eq!(granularity.on_far_fault(&mut state, &mut region, false, false), Mode::Huge);
 }
 
 #[test]
@@ -216,17 +226,18 @@ fn stream_fetches_whole_extents_regardless_of_history() {
     let mut granularity = Granularity::new(256, 48, 100);
     let (mut state, mut region) = (ExtentHistory::default(), RegionHistory::default());
     granularity.on_huge_evicted(&mut state, &mut region, false, 256, 0);
-    assert_eq!(granularity.on_far_fault(&mut state, true), Mode::Huge);
-    assert_eq!(granularity.on_far_fault(&mut state, false), Mode::Small);
+    assert_eq!(granularity.on_far_fault(&mut state, &mut region, true, false), Mode::Huge);
+    assert_eq!(granularity.on_far_fault(&mut state, &mut region, false, false), Mode::Small);
 }
 
 #[test]
 fn slow_faults_never_fill_the_bucket() {
     let mut granularity = Granularity::new(256, 48, 100);
     let mut extents = vec![ExtentHistory::default(); 150];
+    let mut region = RegionHistory::default();
     for round in 0..1000 {
         for state in &mut extents {
-            assert!(!granularity.on_small_fault(state), "bought in round {round}");
+            assert!(!granularity.on_small_fault(state, &mut region), "bought in round {round}");
         }
     }
 }
@@ -279,8 +290,8 @@ proptest! {
             for &(kind, extent, flag, number) in &events {
                 let state = &mut states[extent];
                 answers.push(match kind {
-                    0 => granularity.on_far_fault(state, flag) == Mode::Huge,
-                    1 => granularity.on_small_fault(state),
+                    0 => granularity.on_far_fault(state, &mut region, flag, false) == Mode::Huge,
+                    1 => granularity.on_small_fault(state, &mut region),
                     2 => granularity.on_fresh_fault(state, &mut region, flag) == Mode::Huge,
                     3 => { granularity.on_huge_evicted(state, &mut region, flag, number % (sectors + 1), number as u8); false }
                     4 => { granularity.set_local_extents(u32::from(number)); false }

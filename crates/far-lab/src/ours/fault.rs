@@ -63,6 +63,8 @@ impl Ours<'_> {
         let stream = self.prefetcher.is_stream(page);
         let fresh =
             self.flags[number * 512..number * 512 + 512].iter().all(|&flags| flags & FAR == 0);
+        let is_local = |number: usize| self.extents.get(number).is_some_and(|e| e.mode.is_some());
+        let is_beside = number > 0 && is_local(number - 1) || is_local(number + 1);
         let extent = &mut self.extents[number];
         let mode = match self.options.fixed {
             Some(order) if order < 9 => Mode::Small,
@@ -71,7 +73,10 @@ impl Ours<'_> {
                 let region = self.regions.entry(self.trace.regions[number]).or_default();
                 self.granularity.on_fresh_fault(&mut extent.history, region, stream)
             }
-            None => self.granularity.on_far_fault(&mut extent.history, stream),
+            None => {
+                let region = self.regions.entry(self.trace.regions[number]).or_default();
+                self.granularity.on_far_fault(&mut extent.history, region, stream, is_beside)
+            }
         };
         if mode == Mode::Huge && fresh {
             extent.born_fresh = true;
@@ -87,6 +92,9 @@ impl Ours<'_> {
                 (entry.prefetched, entry.stream) = (false, true);
             }
             self.prefetcher.used(block.page());
+            let number = block.extent_no().0 as usize;
+            let region = self.regions.entry(self.trace.regions[number]).or_default();
+            self.granularity.on_streamed(&mut self.extents[number].history, region);
             self.consult(block, block.page());
         } else {
             self.rescues += 1;
@@ -104,11 +112,11 @@ impl Ours<'_> {
         if far > 0 {
             self.fetches += 1;
             let number = block.extent_no().0 as usize;
-            if mode == Mode::Small
-                && self.options.fixed.is_none()
-                && self.granularity.on_small_fault(&mut self.extents[number].history)
-            {
-                self.buy_rest(block);
+            if mode == Mode::Small && self.options.fixed.is_none() {
+                let region = self.regions.entry(self.trace.regions[number]).or_default();
+                if self.granularity.on_small_fault(&mut self.extents[number].history, region) {
+                    self.buy_rest(block);
+                }
             }
         }
         self.take_room(block);

@@ -181,6 +181,8 @@ impl<R: Replacement> Model<R> {
                 if let Some(prefetcher) = &mut self.prefetcher {
                     prefetcher.used(page);
                 }
+                let extent = self.extents.get_mut(&(page / EXTENT_PAGES)).unwrap();
+                self.granularity.on_streamed(&mut extent.history, &mut self.region);
                 self.follow(page, block.pages() as u16);
             }
             Some(Place::Staged) => {
@@ -248,7 +250,11 @@ impl<R: Replacement> Model<R> {
                 Place::Resident,
             );
         } else if extent.mode.is_none() {
-            let mode = self.granularity.on_far_fault(&mut extent.history, is_stream);
+            let is_local =
+                |number: u64| self.extents.get(&number).is_some_and(|extent| extent.mode.is_some());
+            let is_beside = number > 0 && is_local(number - 1) || is_local(number + 1);
+            let (history, region) = (&mut extent.history, &mut self.region);
+            let mode = self.granularity.on_far_fault(history, region, is_stream, is_beside);
             extent.mode = Some(mode);
             self.extents.insert(number, extent);
             self.note(format_args!("fault {page}: {mode:?}"));
@@ -264,7 +270,7 @@ impl<R: Replacement> Model<R> {
             // Missing sector of an extent in small mode. Untouched ones of a fresh extent are
             // zeros.
             let fresh = extent.was_fresh && !extent.written.contains(&(page / SECTOR_PAGES));
-            let buy = self.granularity.on_small_fault(&mut extent.history);
+            let buy = self.granularity.on_small_fault(&mut extent.history, &mut self.region);
             self.extents.insert(number, extent);
             self.note(format_args!("sector {page}: {}", if buy { "buy" } else { "rent" }));
             *(if fresh { &mut self.stats.fresh } else { &mut self.stats.small_fetches }) += 1;
