@@ -8,7 +8,8 @@ import signal
 import subprocess
 import time
 
-from harness import BEHAVIOURS, NO_WAY_BACK, PYTHON, ROOT, Broken, Case, Plan, Skip, left_behind, where
+from harness import BEHAVIOURS, NO_WAY_BACK, PYTHON, ROOT, Broken, Case, Plan, Skip
+from processes import left_behind, where
 
 
 def built(place, source, *flags):
