@@ -5,6 +5,7 @@
 //! ranges) or closes one (reads and counts them). When all ranges have been watched, a *pass* is
 //! over, and decisions are made.
 
+mod access;
 mod act;
 mod types;
 
@@ -29,7 +30,7 @@ use crate::ledger::{Entry, Ledger};
 use crate::machine;
 use crate::options::Options;
 use crate::readiness::Readiness;
-use crate::tracker::{self, Backend, RangeView, RoundCost, Tracker};
+use crate::tracker::{self, RangeView, RoundCost, Tracker};
 
 /// Rounds in a pass, unless there are few ranges.
 const ROUNDS_PER_PASS: usize = 16;
@@ -457,11 +458,6 @@ impl Engine {
         }
     }
 
-    /// The present thresholds and limits.
-    pub fn settings(&self) -> &Settings {
-        &self.options.settings
-    }
-
     /// Changes thresholds from the next decision on. Change the budget with [`Engine::set_budget`].
     pub fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.options.settings);
@@ -477,84 +473,6 @@ impl Engine {
             used_bytes: bytes(used),
             wanted_bytes: bytes(self.wanted_ranges),
         }
-    }
-
-    /// Bytes that collapsing has added to the process's memory and that have not been freed since.
-    pub fn grown_bytes(&self) -> u64 {
-        self.accounts.grown_bytes
-    }
-
-    /// Appends the pages that are hot according to the settings, by address.
-    pub fn active_pages(&self, out: &mut Vec<ActivePage>) {
-        for (range, heat) in self.heat.ranges() {
-            let least = self.hot_count(heat.windows);
-            let hot = heat.hot_pages(least);
-            for (page, count) in heat.counts.iter().enumerate() {
-                if hot[page / 64] >> (page % 64) & 1 == 1 {
-                    out.push(ActivePage {
-                        address: range * EXTENT as u64 + (page * PAGE) as u64,
-                        count: u32::from(count),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Addresses of the 2 MiB ranges whose hot objects the program should move elsewhere, as of the
-    /// last pass.
-    pub fn regroup(&self) -> impl Iterator<Item = u64> {
-        self.regroup.iter().map(|range| range * EXTENT as u64)
-    }
-
-    /// The counts of all pages.
-    pub fn heat(&self) -> &Heat {
-        &self.heat
-    }
-
-    /// What has been done so far.
-    pub fn ledger(&self) -> &Ledger {
-        &self.ledger
-    }
-
-    /// How its pages are tracked.
-    pub fn backend(&self) -> Backend {
-        self.tracker.backend()
-    }
-
-    /// The process.
-    pub fn target(&self) -> &Target {
-        &self.target
-    }
-
-    /// What the last round cost.
-    pub fn last_round(&self) -> &RoundCost {
-        &self.accounts.last_round
-    }
-
-    /// Length of the next window in nanoseconds.
-    pub fn window_ns(&self) -> u64 {
-        self.window.ns()
-    }
-
-    /// Rounds that are over.
-    pub fn rounds(&self) -> u64 {
-        self.accounts.rounds
-    }
-
-    /// Whether it only reports what it would do.
-    pub fn is_dry_run(&self) -> bool {
-        self.options.dry_run
-    }
-
-    /// Whether counts are per page; otherwise per range as a whole
-    /// ([`Tracker::tells_pages_apart`]).
-    pub fn tells_pages_apart(&self) -> bool {
-        self.tracker.tells_pages_apart()
-    }
-
-    /// Passes that are over.
-    pub fn passes(&self) -> u64 {
-        self.pass.number
     }
 
     fn at_ms(&self, now_ns: u64) -> u64 {

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use hiroma_policy::huge::shares::{Shares, Use};
@@ -16,22 +16,19 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, UCred, accept_with, bind, connect,
-    listen, socket_with,
-};
+use rustix::net::{SocketFlags, UCred, accept_with};
 use rustix::process::{PidfdFlags, pidfd_open};
 use zerocopy::IntoBytes;
 
+use super::notice::Notice;
 use super::protocol::{
     HandlingResult, Header, Kind, Mode, PAGES_MAX, Registration, VERSION, cut, receive, refuse,
     send,
 };
+use super::socket::{answers, bound};
 use super::subject::{catches, has_ended, permitted, pid_of};
 use super::watch::{Open, Watch};
 use crate::error::HotError;
-
-use super::notice::Notice;
 
 /// Maximum number of connections.
 const CONNECTIONS_MAX: usize = 512;
@@ -583,26 +580,4 @@ fn errno_of(error: &HotError) -> Errno {
         }
         _ => Errno::IO,
     }
-}
-
-/// Whether a process listens there without holding the lock, because the lock file was removed.
-fn answers(path: &Path) -> bool {
-    let attempt = || -> Result<(), Errno> {
-        let socket =
-            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        connect(&socket, &SocketAddrUnix::new(path)?)
-    };
-    attempt().is_ok()
-}
-
-/// A listening socket at `path`. All users may connect to root's (credentials decide what they may
-/// do), only the user to its own.
-fn bound(path: &Path) -> io::Result<OwnedFd> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&listener, &SocketAddrUnix::new(path)?)?;
-    let mode = if rustix::process::geteuid().is_root() { 0o666 } else { 0o600 };
-    fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-    listen(&listener, 64)?;
-    Ok(listener)
 }

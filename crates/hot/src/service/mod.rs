@@ -16,5 +16,6 @@ pub mod client;
 pub mod daemon;
 pub mod notice;
 pub mod protocol;
+mod socket;
 mod subject;
 pub mod watch;

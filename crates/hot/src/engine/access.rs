@@ -1,0 +1,95 @@
+//! What others can read of an engine.
+
+use hiroma_policy::huge::Settings;
+use hiroma_sys::hot::target::Target;
+use hiroma_units::{EXTENT, PAGE};
+
+use super::{ActivePage, Engine};
+use crate::heat::Heat;
+use crate::ledger::Ledger;
+use crate::tracker::{Backend, RoundCost};
+
+impl Engine {
+    /// The present thresholds and limits.
+    pub fn settings(&self) -> &Settings {
+        &self.options.settings
+    }
+
+    /// Bytes that collapsing has added to the process's memory and that have not been freed since.
+    pub fn grown_bytes(&self) -> u64 {
+        self.accounts.grown_bytes
+    }
+
+    /// Appends the pages that are hot according to the settings, by address.
+    pub fn active_pages(&self, out: &mut Vec<ActivePage>) {
+        for (range, heat) in self.heat.ranges() {
+            let least = self.hot_count(heat.windows);
+            let hot = heat.hot_pages(least);
+            for (page, count) in heat.counts.iter().enumerate() {
+                if hot[page / 64] >> (page % 64) & 1 == 1 {
+                    out.push(ActivePage {
+                        address: range * EXTENT as u64 + (page * PAGE) as u64,
+                        count: u32::from(count),
+                    });
+                }
+            }
+        }
+    }
+
+    /// Addresses of the 2 MiB ranges whose hot objects the program should move elsewhere, as of the
+    /// last pass.
+    pub fn regroup(&self) -> impl Iterator<Item = u64> {
+        self.regroup.iter().map(|range| range * EXTENT as u64)
+    }
+
+    /// The counts of all pages.
+    pub fn heat(&self) -> &Heat {
+        &self.heat
+    }
+
+    /// What has been done so far.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// How its pages are tracked.
+    pub fn backend(&self) -> Backend {
+        self.tracker.backend()
+    }
+
+    /// The process.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// What the last round cost.
+    pub fn last_round(&self) -> &RoundCost {
+        &self.accounts.last_round
+    }
+
+    /// Length of the next window in nanoseconds.
+    pub fn window_ns(&self) -> u64 {
+        self.window.ns()
+    }
+
+    /// Rounds that are over.
+    pub fn rounds(&self) -> u64 {
+        self.accounts.rounds
+    }
+
+    /// Whether it only reports what it would do.
+    pub fn is_dry_run(&self) -> bool {
+        self.options.dry_run
+    }
+
+    /// Whether counts are per page; otherwise per range as a whole
+    /// ([`Tracker::tells_pages_apart`](crate::tracker::Tracker::tells_pages_apart)).
+    pub fn tells_pages_apart(&self) -> bool {
+        self.tracker.tells_pages_apart()
+    }
+
+    /// Passes that are over.
+    pub fn passes(&self) -> u64 {
+        self.pass.number
+    }
+}
