@@ -532,8 +532,7 @@ fn quiet_copy_does_not_wake_the_thread() {
 // The address space is gone
 // ------------------------------------------------------------------------------
 
-/// Number of ioctl results from a process whose descriptor outlived the address space it belongs
-/// to.
+/// Number of ioctls on a descriptor that outlived its address space.
 const DEAD_RESULTS: usize = 7;
 
 #[test]
