@@ -332,12 +332,15 @@ impl Core {
         let done = self.live.memory.copy_in(addr, self.zeros.base(), count * block.bytes()).done;
         // The rest of a block that is mapped in part is left to the faults on it.
         let mapped = done / block.bytes();
+        if mapped == 0 {
+            return false;
+        }
         self.wakes.push((addr, mapped * block.bytes()));
         for ahead in 0..mapped {
             let page = block.page() + (ahead * block.pages()) as u64;
             self.admit(BlockId::new(page, block.order()), origin);
         }
-        mapped > 0
+        true
     }
 
     /// How many blocks in a row, from a fresh small block on, are to be mapped as zeros.
