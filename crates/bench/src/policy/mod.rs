@@ -8,7 +8,7 @@ mod results;
 mod simulate;
 mod tool;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -20,8 +20,8 @@ use hiroma_report::Report;
 
 /// Simulate policies of local memory on page traces of real programs.
 ///
-/// Traces of the known programs that do not exist yet are recorded first; that takes some minutes,
-/// and requires valgrind and a C compiler.
+/// Without FILE, traces of the known programs are used. Those that do not exist yet are recorded
+/// first; that takes some minutes, and requires valgrind and a C compiler.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct PolicyArgs {
@@ -41,6 +41,9 @@ pub struct PolicyArgs {
     /// Python interpreter, with numpy installed
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
+    /// Traces to simulate, made with `record`, instead of the known programs
+    #[arg(value_name = "FILE", conflicts_with = "only")]
+    recorded: Vec<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -57,7 +60,10 @@ pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
         None => {}
     }
     args.files.check()?;
-    let traces = record::missing(&args.traces, &args.only, &args.python)?;
+    let traces = match args.recorded.is_empty() {
+        true => record::missing(&args.traces, &args.only, &args.python)?,
+        false => args.recorded.iter().map(|file| (named_by(file), file.clone())).collect(),
+    };
     let costs = Costs::default();
     let (programs, cells) = simulate::run(&traces, &args.at, &costs)?;
     let mut report = Report {
@@ -76,4 +82,9 @@ pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
     let json = report.to_json();
     args.files.write(|| json, || report)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The name of a trace in tables: that of its file, without the extension.
+fn named_by(file: &Path) -> String {
+    file.file_stem().unwrap_or(file.as_os_str()).to_string_lossy().into_owned()
 }
