@@ -12,8 +12,9 @@ use hiroma_far::control::{ControlPage, Counter, Snapshot};
 use hiroma_units::{Bytes, SizeSpec};
 use serde_json::Value;
 
-use crate::run::{local_limit, process_json};
-use crate::{processes, rundir};
+use crate::run::local_limit;
+use hiroma_run::stats::process_json;
+use hiroma_run::{processes, rundir};
 
 /// Show the statistics of a running program, or change its limit.
 #[derive(clap::Args)]

@@ -17,7 +17,6 @@ use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 use crate::rights::{self, ALLOW_NOW, KernelVersion, sysctl};
-use crate::run::find_preload;
 use hiroma_sys::host::memory::Limits;
 
 /// Check what this machine allows, and print how to fix what is missing.
@@ -150,7 +149,7 @@ fn userfaultfd() -> Check {
 }
 
 fn library() -> Check {
-    match find_preload() {
+    match hiroma_run::preload::find() {
         Ok(path) => Check::ok("preload library", path.display().to_string()),
         Err(error) => Check::lacks("preload library", error.to_string(), "make build"),
     }
@@ -293,7 +292,7 @@ fn scheduling() -> Check {
 
 fn accessed_bits() -> Check {
     const NAME: &str = "accessed bits";
-    match crate::run::may_read_accessed() {
+    match hiroma_run::accessed::may_read() {
         Ok(()) => Check::ok(NAME, "can be read: what was used last stays in local memory"),
         Err(why) => Check::weak(
             NAME,

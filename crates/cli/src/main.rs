@@ -8,11 +8,9 @@ mod demo;
 mod doctor;
 mod hot;
 mod man;
-mod processes;
 mod quiet;
 mod rights;
 mod run;
-mod rundir;
 mod serve;
 mod sim;
 

@@ -15,7 +15,8 @@ use rustix::process::Pid;
 
 use super::manage::{Clock, Ended, manage};
 use super::options::Managing;
-use crate::run::{Signals, find_program, start_failure};
+use hiroma_run::program::{self, start_failure};
+use hiroma_run::signals::Signals;
 
 /// Run a program, and give it huge pages exactly where it is hot.
 ///
@@ -36,7 +37,7 @@ pub struct Args {
 /// Runs and manages the program.
 pub fn main(args: &Args) -> Result<ExitCode> {
     let options = args.managing.options(Some(args.keep))?;
-    let program = find_program(&args.command[0]).map_err(|error| {
+    let program = program::find(&args.command[0]).map_err(|error| {
         anyhow::Error::from(Failure { code: error.code(), message: error.to_string() })
     })?;
     // Must come before the program starts and before a ledger is opened: then no signal is lost,

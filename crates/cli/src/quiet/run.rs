@@ -12,11 +12,10 @@ use hiroma_units::Bytes;
 use rustix::process::Pid;
 
 use super::bound::Bound;
-use crate::run::{
-    Ending, ProgramError, QUIET, Signals, check_program, find_library, find_program, preload_list,
-    start_failure,
-};
-use crate::rundir::RunDir;
+use hiroma_run::preload::{self, QUIET};
+use hiroma_run::program::{self, ProgramError, start_failure};
+use hiroma_run::rundir::RunDir;
+use hiroma_run::signals::{Ending, Signals};
 
 /// Selects the method; read by the library.
 const METHOD_ENV: &str = "HIROMA_QUIET_METHOD";
@@ -78,16 +77,16 @@ fn refusal(error: &ProgramError) -> anyhow::Error {
 
 /// Runs the program.
 pub fn main(args: &Args) -> Result<ExitCode> {
-    let program = find_program(&args.command[0]).map_err(|error| refusal(&error))?;
+    let program = program::find(&args.command[0]).map_err(|error| refusal(&error))?;
     if let Some(cache) = args.cache {
         return bounded(&program, args, cache);
     }
-    check_program(&program).map_err(|error| refusal(&error))?;
-    let library = find_library(QUIET)?;
+    program::check(&program).map_err(|error| refusal(&error))?;
+    let library = preload::find_library(QUIET)?;
     let dir = RunDir::create()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = command(&program, args);
-    command.env("LD_PRELOAD", preload_list(&library, dir.path())?);
+    command.env("LD_PRELOAD", preload::list(&library, dir.path())?);
     command.env(
         METHOD_ENV,
         args.method

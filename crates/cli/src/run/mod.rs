@@ -1,31 +1,12 @@
 //! `hiroma run`: checks the machine, starts the program with far memory, acts in its place towards
 //! the caller, and reports a summary.
 
-mod accessed;
 mod checks;
-mod herald;
-mod loss;
 mod options;
-mod outside;
-mod preload;
-mod program;
 mod progress;
-mod record;
-mod report;
-mod series;
-mod signals;
-mod stats;
-mod watch;
 
-pub use accessed::may_read as may_read_accessed;
 pub use options::{Args, local_limit};
-pub use preload::{QUIET, find as find_preload, find_library, list as preload_list};
-pub use program::{ProgramError, check as check_program, find as find_program};
-pub use signals::{Ending, Signals};
-pub use stats::process_json;
 
-use std::env;
-use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -39,15 +20,19 @@ use hiroma_far::config::{CONFIG_ENV, Config};
 use hiroma_far::waking::Costs;
 use rustix::process::Pid;
 
-use crate::rundir::RunDir;
-use herald::Herald;
 use hiroma_command::{Failure, refuse, show};
-use outside::Outside;
+use hiroma_run::accessed::Reader;
+use hiroma_run::herald::{self, Herald};
+use hiroma_run::outside::Outside;
+use hiroma_run::program::{self, start_failure};
+use hiroma_run::record::Recording;
+use hiroma_run::rundir::RunDir;
+use hiroma_run::series::{Sampler, Series};
+use hiroma_run::signals::{Ending, Signals};
+use hiroma_run::stats::Report;
+use hiroma_run::watch::Watch;
+use hiroma_run::{preload, report};
 use progress::Progress;
-use record::Recording;
-use series::{Sampler, Series};
-use stats::Report;
-use watch::Watch;
 
 /// Runs the program.
 pub fn main(args: Args) -> Result<ExitCode> {
@@ -85,8 +70,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .as_deref()
         .map(|path| Recording::start(path, dir.path(), &config))
         .transpose()?;
-    let reader =
-        (!args.no_accessed_bits).then(|| accessed::Reader::start(dir.path().to_owned())).flatten();
+    let reader = (!args.no_accessed_bits).then(|| Reader::start(dir.path().to_owned())).flatten();
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = command_for(&args, &program, &library, dir.path(), &config)?;
     let watch = Arc::new(Mutex::new(Watch::new(dir.path().to_owned())));
@@ -107,7 +91,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .context("cannot wait for the program")?;
     let elapsed = start.elapsed();
     herald.stop();
-    let unreadable = reader.and_then(accessed::Reader::stop);
+    let unreadable = reader.and_then(Reader::stop);
     if let Some(code) = herald::exit_code(dir.path(), child.id()) {
         // From outside, the pager can end a program only by a signal, so the exit code that it
         // recorded replaces that signal.
@@ -182,12 +166,6 @@ fn finish_series(
     Some(series.ended(&watch, elapsed))
 }
 
-/// The error for a program that could not be started, with the exit code that shells use.
-pub fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
-    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    Failure { code, message: format!("cannot start `{}`: {error}", program.display()) }.into()
-}
-
 /// Writes the statistics. A failure is only reported, because the program's exit code takes
 /// precedence.
 fn write_stats(path: &Path, report: &Report) {
@@ -197,14 +175,4 @@ fn write_stats(path: &Path, report: &Report) {
     if let Err(error) = written {
         show::say(&format!("--stats {}: cannot write the statistics: {error}", path.display()));
     }
-}
-
-/// A value for lists like `LD_PRELOAD`: `first`, followed by the present value of the variable.
-fn prepend(first: &Path, variable: &str) -> OsString {
-    let mut list = first.as_os_str().to_owned();
-    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
-        list.push(":");
-        list.push(rest);
-    }
-    list
 }

@@ -12,7 +12,7 @@ use hiroma_far::control::{Counter, Snapshot};
 use hiroma_units::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::watch::Watch;
+use hiroma_run::watch::Watch;
 
 /// When to show the live line.
 #[derive(Clone, Copy, Debug, ValueEnum)]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
+use hiroma_metrics::Endpoint;
 use hiroma_policy::reclaim::{
     Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict,
 };
@@ -24,7 +25,7 @@ use hiroma_sys::quiet::reclaim::{Mechanism, Reclaimed};
 use hiroma_sys::quiet::tasks;
 
 use crate::error::QuietError;
-use crate::metrics::{Endpoint, Metrics};
+use crate::metrics::Metrics;
 use crate::settings::{load, path, save, show};
 use behind::Behind;
 use observe::Observer;
@@ -439,7 +440,7 @@ impl Daemon {
 
 /// Serves metrics at an address.
 fn open(address: SocketAddr, metrics: &Metrics, log: &mut Log) -> Result<Endpoint, QuietError> {
-    let endpoint = Endpoint::open(address, metrics)
+    let endpoint = Endpoint::open(address, metrics.registry())
         .map_err(|source| QuietError::Metrics { address, source })?;
     log(&format!("metrics are at http://{}/metrics", endpoint.address()));
     Ok(endpoint)

@@ -9,8 +9,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use hiroma_command::refuse;
 
-use super::prepend;
-
 /// A library that is loaded into programs, and the environment variable that overrides its path.
 #[derive(Clone, Copy)]
 pub struct Library {
@@ -75,6 +73,16 @@ pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
         )));
     }
     Ok(prepend(&link, "LD_PRELOAD"))
+}
+
+/// A value for lists like `LD_PRELOAD`: `first`, followed by the present value of the variable.
+fn prepend(first: &Path, variable: &str) -> OsString {
+    let mut list = first.as_os_str().to_owned();
+    if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
 }
 
 #[cfg(test)]

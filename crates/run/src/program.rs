@@ -7,11 +7,12 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{Read, Seek};
+use std::io::{self, Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use hiroma_command::Failure;
 use object::elf::{self, FileHeader64};
 use object::read::ReadCache;
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
@@ -316,6 +317,12 @@ impl ElfFacts {
         }
         Ok(ElfFacts { linker, go, sanitizer })
     }
+}
+
+/// The error for a program that could not be started, with the exit code that shells use.
+pub fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    Failure { code, message: format!("cannot start `{}`: {error}", program.display()) }.into()
 }
 
 #[cfg(test)]

@@ -7,9 +7,9 @@ use hiroma_far::control::{Counter, RANGE_BYTES, Snapshot, Waited};
 use hiroma_report::{Axis, Plot, Point, Section, Series as Line, Table};
 use hiroma_units::{Bytes, Nanos};
 
-use super::loss;
-use super::series::{Sample, Series};
-use super::stats::Report;
+use crate::loss;
+use crate::series::{Sample, Series};
+use crate::stats::Report;
 
 /// Number of ranges that the page shows.
 const RANGES_SHOWN: usize = 10;
@@ -198,7 +198,7 @@ fn regions(report: &Report) -> Section {
         .text("from there on")
         .number("faults", "")
         .number("share", "%");
-    let of_one = |(pid, seen): (&u32, &super::watch::Seen)| -> Vec<_> {
+    let of_one = |(pid, seen): (&u32, &crate::watch::Seen)| -> Vec<_> {
         seen.snapshot.ranges.iter().map(|&range| (*pid, range)).collect()
     };
     let mut ranges: Vec<_> = report.watch.seen().iter().flat_map(of_one).collect();

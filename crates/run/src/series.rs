@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hiroma_far::control::{Counter, Waited};
 
-use super::watch::Watch;
+use crate::watch::Watch;
 
 /// Initial interval between samples.
 const PERIOD: Duration = Duration::from_millis(50);

@@ -10,10 +10,10 @@ use hiroma_units::{Bytes, Nanos};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Map, Value, json};
 
-use super::loss::{Loss, curve_json};
-use super::outside::Outside;
-use super::signals::Ending;
-use super::watch::Watch;
+use crate::loss::{Loss, curve_json};
+use crate::outside::Outside;
+use crate::signals::Ending;
+use crate::watch::Watch;
 
 /// All data about a run that has ended.
 pub struct Report<'a> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use hiroma_far::config::EXECUTED_FILE;
 use serde_json::{Value, json};
 
-use super::program;
+use crate::program;
 
 /// Number of programs that the summary names.
 const NAMED: usize = 3;
