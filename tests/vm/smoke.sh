@@ -408,7 +408,7 @@ hot_manage() {
 	hot_load 64 skewed || return 1
 	local huge=0 tries=0
 	while [ "$huge" -eq 0 ] && [ $tries -lt 10 ]; do
-		hiroma hot manage --pid $LOAD --cpu 90% --stall 100s --window 1s || return 1
+		hiroma hot manage --once --pid $LOAD --cpu 90% --stall 100s --window 1s || return 1
 		huge=$(sed -n 's/^AnonHugePages: *\([0-9]*\) kB/\1/p' /proc/$LOAD/smaps_rollup)
 		tries=$((tries + 1))
 	done
@@ -457,7 +457,7 @@ idle_manage() {
 	hot_crowd
 	local huge=0 tries=0
 	while [ "$huge" -eq 0 ] && [ $tries -lt 10 ]; do
-		hiroma hot manage --pid $LOAD --cpu 90% --stall 100s --window 1s >/tmp/managed 2>&1 || return 1
+		hiroma hot manage --once --pid $LOAD --cpu 90% --stall 100s --window 1s >/tmp/managed 2>&1 || return 1
 		cat /tmp/managed
 		grep -q 'tracked with idle-bitmap' /tmp/managed || return 1
 		huge=$(sed -n 's/^AnonHugePages: *\([0-9]*\) kB/\1/p' /proc/$LOAD/smaps_rollup)
@@ -487,7 +487,7 @@ hot_lockdown() {
 	local code=$?
 	cat /tmp/said
 	[ $code -eq 2 ] && grep -q 'locked down' /tmp/said && grep -q 'lockdown=integrity' /tmp/said || return 1
-	hiroma hot manage --pid $LOAD --cpu 90% --stall 100s --window 1s >/tmp/said 2>&1
+	hiroma hot manage --once --pid $LOAD --cpu 90% --stall 100s --window 1s >/tmp/said 2>&1
 	code=$?
 	cat /tmp/said
 	kill -0 $LOAD || return 1

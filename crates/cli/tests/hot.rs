@@ -140,7 +140,7 @@ fn manage_collapses_explains_and_undoes() {
     let load = Load::start(64, "skewed", |_| {});
     let pid = load.pid();
     // A dry run changes nothing.
-    let dry = hot(&["manage", "--pid", &pid, "--dry-run", "--cpu", "50%"]);
+    let dry = hot(&["manage", "--pid", &pid, "--dry-run", "--once", "--cpu", "50%"]);
     assert!(
         dry.status.success() && text(&dry.stderr).contains("would become huge"),
         "{}",
@@ -153,7 +153,7 @@ fn manage_collapses_explains_and_undoes() {
     // On a busy machine a call may find nothing to do because the process has not run yet.
     while load.huge_bytes() == 0 {
         assert!(Instant::now() < deadline, "nothing became huge");
-        let managed = hot(&["manage", "--pid", &pid, "--cpu", "50%", "--stall", "60s"]);
+        let managed = hot(&["manage", "--once", "--pid", &pid, "--cpu", "50%", "--stall", "60s"]);
         assert!(managed.status.success(), "{}", text(&managed.stderr));
     }
     let huge = load.huge_bytes();
@@ -186,8 +186,18 @@ fn manage_respects_the_budget() {
         return;
     }
     let load = Load::start(32, "sequential", |_| {});
-    let managed =
-        hot(&["manage", "--pid", &load.pid(), "--cpu", "50%", "--stall", "60s", "--budget", "6M"]);
+    let managed = hot(&[
+        "manage",
+        "--once",
+        "--pid",
+        &load.pid(),
+        "--cpu",
+        "50%",
+        "--stall",
+        "60s",
+        "--budget",
+        "6M",
+    ]);
     assert!(managed.status.success(), "{}", text(&managed.stderr));
     assert!(load.huge_bytes() <= 3 * HUGE);
 }
@@ -199,7 +209,7 @@ fn second_manager_on_one_process_is_refused() {
     }
     let load = Load::start(8, "sequential", |_| {});
     let mut first = Command::new(HIROMA);
-    first.args(["hot", "manage", "--keep", "--pid", &load.pid()]).stderr(Stdio::piped());
+    first.args(["hot", "manage", "--pid", &load.pid()]).stderr(Stdio::piped());
     let mut first = first.spawn().unwrap();
     let mut said = String::new();
     // It prints this once it has the ledger.
@@ -240,7 +250,7 @@ fn missing_or_ended_process_is_reported() {
     }
     let mut load = Load::start(8, "sequential", |_| {});
     let mut manager = Command::new(HIROMA);
-    manager.args(["hot", "manage", "--keep", "--pid", &load.pid()]).stderr(Stdio::piped());
+    manager.args(["hot", "manage", "--pid", &load.pid()]).stderr(Stdio::piped());
     let manager = manager.spawn().unwrap();
     load.child.kill().unwrap();
     load.child.wait().unwrap();
@@ -363,8 +373,7 @@ fn killed_manager_is_reported_and_can_be_replaced() {
     let mut first = Command::new(HIROMA);
     first
         .args([
-            "hot", "manage", "--keep", "--cpu", "50%", "--stall", "60s", "--window", "50ms",
-            "--pid", &pid,
+            "hot", "manage", "--cpu", "50%", "--stall", "60s", "--window", "50ms", "--pid", &pid,
         ])
         .stderr(Stdio::null());
     let mut first = first.spawn().unwrap();
@@ -378,7 +387,7 @@ fn killed_manager_is_reported_and_can_be_replaced() {
     );
     // The program keeps its huge pages, and nothing that the first manager left obstructs the next
     // one.
-    let second = hot(&["manage", "--pid", &pid, "--cpu", "50%"]);
+    let second = hot(&["manage", "--once", "--pid", &pid, "--cpu", "50%"]);
     assert!(second.status.success(), "{}", text(&second.stderr));
     assert!(!text(&hot(&["explain", "--pid", &pid]).stdout).contains("without a word"));
 }

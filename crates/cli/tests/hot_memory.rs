@@ -137,6 +137,7 @@ fn started(program: &Path, args: &[&Path], bytes: u64) -> (Load, BTreeMap<String
 fn manage_once(load: &Load) -> String {
     let managed = hot(&[
         "manage",
+        "--once",
         "--pid",
         &load.pid(),
         "--cpu",
@@ -377,7 +378,7 @@ fn observer_of_a_managed_process_is_warned() {
     let load = Load::start(8, "sequential", |_| {});
     let mut manager = Command::new(HIROMA);
     let mut manager = manager
-        .args(["hot", "manage", "--keep", "--dry-run", "--pid", &load.pid()])
+        .args(["hot", "manage", "--dry-run", "--pid", &load.pid()])
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();

@@ -162,6 +162,7 @@ fn manage(load: &Load) {
         assert!(Instant::now() < deadline, "nothing became huge");
         let managed = hot(&[
             "manage",
+            "--once",
             "--pid",
             &load.pid(),
             "--cpu",

@@ -36,6 +36,15 @@ pub fn kib(text: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
+/// How long ago a process began that started `started` clock ticks after boot; 0 if unknown.
+pub fn age_ns(started: u64) -> u64 {
+    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds = uptime.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());
+    let uptime_ns = (seconds.unwrap_or(0.0) * 1e9) as u64;
+    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
+    uptime_ns.saturating_sub(started.saturating_mul(tick_ns))
+}
+
 /// Bytes of anonymous memory that process `pid` has resident (`RssAnon`).
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     Ok(kib(&fs::read_to_string(format!("/proc/{pid}/status"))?, "RssAnon:") * 1024)

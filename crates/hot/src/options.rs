@@ -15,11 +15,14 @@ pub struct Options {
     pub rule: Box<dyn Rule>,
     /// Share of one processor that tracking and collapsing may take, in millionths (10,000 is 1 %).
     pub cpu_ppm: u64,
+    /// Share of one processor that collapsing completely present ranges may take, in millionths, in
+    /// addition to `cpu_ppm`; 0: they are treated like others.
+    pub collapse_ppm: u64,
     /// By how much tracking may slow the process down, in millionths, as far as that can be
     /// estimated beforehand ([`hiroma_policy::huge::BURDEN_PER_PAGE_NS`]).
     pub slowdown_ppm: u64,
-    /// Processor time that may be spent ahead of the share, and four times as much for the
-    /// slowdown, so that a new process need not wait.
+    /// Processor time that may be spent ahead of each share, so that a new process need not wait:
+    /// little enough that no second is slowed down by more than a few percent.
     pub burst_ns: u64,
     /// Length of the windows.
     pub window: Window,
@@ -54,8 +57,9 @@ impl Default for Options {
             settings: Settings::default(),
             rule: Box::new(PaperRule),
             cpu_ppm: 10_000,
+            collapse_ppm: 50_000,
             slowdown_ppm: 5_000,
-            burst_ns: 400 * MS,
+            burst_ns: 20 * MS,
             window: Window::new(5 * MS, MS, 500 * MS),
             stall_ns: 10 * MS,
             make_ready: true,

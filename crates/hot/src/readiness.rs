@@ -25,6 +25,11 @@ impl Readiness {
         Readiness::default()
     }
 
+    /// Whether the next call of [`Readiness::before`] does anything.
+    pub fn is_wanted(&self) -> bool {
+        self.spare.is_some() && self.warming.is_wanted()
+    }
+
     /// To be called right before a range is collapsed, on the same thread. Returns how long it took
     /// in nanoseconds, if anything was done.
     pub fn before(&self) -> Option<u64> {

@@ -9,25 +9,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use hiroma_command::show;
 use hiroma_hot::{Engine, State, machine};
-use hiroma_units::{Bytes, parse_time};
+use hiroma_units::{Bytes, EXTENT, parse_time};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
 use super::options::Managing;
 
 /// Give a running process huge pages exactly where it is hot.
 ///
-/// Watches the process, collapses hot 2 MiB ranges in place, leaves cold ones alone, and ends when
-/// there is nothing more to do. The process is neither stopped nor changed. Its huge pages remain
-/// afterwards (`hiroma hot undo` splits them).
+/// Watches the process until it ends, collapses hot 2 MiB ranges in place, leaves cold ones alone,
+/// and follows where it becomes hot elsewhere. The process is neither stopped nor changed. Its huge
+/// pages remain afterwards (`hiroma hot undo` splits them).
 #[derive(clap::Args)]
 pub struct Args {
     /// Process id
     #[arg(long, value_name = "PID")]
     pid: u32,
-    /// Continue when there is nothing more to do: check again after TIME [default without TIME:
-    /// 5s], and split ranges that became cold
-    #[arg(long, value_name = "TIME", value_parser = parse_time, num_args = 0..=1, default_missing_value = "5s")]
-    keep: Option<Duration>,
+    /// Time to wait before checking everything again when there is nothing to do
+    #[arg(long, value_name = "TIME", value_parser = parse_time, num_args = 0..=1, default_value = "5s", default_missing_value = "5s")]
+    keep: Duration,
+    /// End as soon as there is nothing to do
+    #[arg(long, conflicts_with = "keep")]
+    once: bool,
     #[command(flatten)]
     managing: Managing,
 }
@@ -66,7 +68,7 @@ pub fn stopped() -> Result<impl Fn() -> bool> {
 pub fn main(args: &Args) -> Result<ExitCode> {
     let clock = Clock::start();
     let stop = stopped()?;
-    let options = args.managing.options(args.keep)?;
+    let options = args.managing.options((!args.once).then_some(args.keep))?;
     let engine = super::engine(args.pid, options, &clock)?;
     if !args.managing.quiet {
         show::say(&format!(
@@ -119,18 +121,24 @@ pub fn manage(
     if progress {
         eprint!("\r\x1b[K");
     }
-    let huge = Bytes(engine.usage().huge_bytes);
+    let huge = engine.usage().huge_bytes;
     let pid = engine.target().pid();
     let ledger = engine.finish(clock.now_ns(), &why);
     let totals = ledger.totals();
     let verb = if dry_run { "would become" } else { "became" };
+    // What was made huge and is so no longer was split, or the program has unmapped it.
+    let unmapped =
+        totals.collapses.saturating_sub(totals.splits + totals.checks + huge / EXTENT as u64);
     let tracking_ns = totals.clear_ns + totals.scan_ns + totals.count_ns;
     let text = format!(
-        "{why}: {} ranges {verb} huge ({huge}), {} refused, {} split, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms after {:.0} of making memory ready; \
+        "{why}: {} ranges {verb} huge ({}), {} of them were split and {unmapped} unmapped since, {} are huge now, which saves about {:.0} ms of each second; {} refused, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms after {:.0} of making memory ready; \
          hiroma hot explain --pid {pid}",
         totals.collapses,
+        Bytes(totals.collapses * EXTENT as u64),
+        totals.splits + totals.checks,
+        Bytes(huge),
+        totals.saved_ns_per_s as f64 / 1e6,
         totals.refusals,
-        totals.splits,
         Bytes(totals.added_bytes),
         clock.now_ns() as f64 / 1e9,
         tracking_ns as f64 / 1e6,

@@ -8,6 +8,7 @@ mod png;
 mod run;
 mod serve;
 mod show;
+mod top;
 mod undo;
 
 use std::process::ExitCode;
@@ -31,7 +32,7 @@ Examples:
   hiroma hot show --pid 4711                     which pages are hot, as a map
   hiroma hot show --pid 4711 --png heat.png      the same as a picture, one pixel a page
   hiroma hot manage --pid 4711 --dry-run         what would become huge, and why
-  hiroma hot manage --pid 4711 --budget 512M     makes hot ranges huge, ends when there is nothing more to do
+  hiroma hot manage --pid 4711 --budget 512M     makes hot ranges huge, for as long as it runs
   hiroma hot run -- redis-server                 the same from the start of a program
   hiroma hot serve --budget 25%                  fair shares between all processes that register
   hiroma hot explain --pid 4711                  what was done, why, what it cost";
@@ -42,6 +43,7 @@ enum HotCommand {
     Manage(Box<manage::Args>),
     Run(Box<run::Args>),
     Serve(serve::Args),
+    Top(top::Args),
     Explain(explain::Args),
     Undo(undo::Args),
 }
@@ -53,6 +55,7 @@ pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
         HotCommand::Manage(args) => manage::main(&args),
         HotCommand::Run(args) => run::main(&args),
         HotCommand::Serve(args) => serve::main(&args),
+        HotCommand::Top(args) => top::main(&args),
         HotCommand::Explain(args) => explain::main(&args),
         HotCommand::Undo(args) => undo::main(&args),
     }
@@ -60,12 +63,18 @@ pub fn run(args: HotArgs) -> anyhow::Result<ExitCode> {
 
 /// Attaches an engine to process `pid`. Errors that the user can avoid are refusals.
 fn engine(pid: u32, options: Options, clock: &manage::Clock) -> anyhow::Result<Engine> {
-    Engine::new(pid, options, clock.now_ns()).map_err(|error| match error {
+    Engine::new(pid, options, clock.now_ns()).map_err(refusal)
+}
+
+/// The error, as a refusal if the user can avoid it.
+fn refusal(error: HotError) -> anyhow::Error {
+    match error {
         HotError::Managed { .. }
         | HotError::NoHugePages { .. }
         | HotError::NoBackend { .. }
         | HotError::NoProcess { .. }
+        | HotError::NoLedger { .. }
         | HotError::KernelThread { .. } => hiroma_command::refuse(error.to_string()),
         other => other.into(),
-    })
+    }
 }

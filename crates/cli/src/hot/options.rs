@@ -60,11 +60,11 @@ fn window(text: &str) -> Result<Duration, String> {
 /// Options of tracking.
 #[derive(clap::Args)]
 pub struct Tracking {
-    /// Share of one processor that tracking may use
-    #[arg(long, value_name = "PERCENT", default_value = "1%")]
+    /// Share of one processor that tracking may use, in each ten seconds
+    #[arg(long, value_name = "PERCENT", default_value = "1%", allow_hyphen_values = true)]
     pub cpu: Share,
     /// Slowdown of the process that tracking may cause, as far as it can be predicted
-    #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
+    #[arg(long, value_name = "PERCENT", default_value = "0.5%", allow_hyphen_values = true)]
     pub slowdown: Share,
     /// Length of a round, 100us to 1m [default: starts at 5ms and adapts to the program]
     #[arg(long, value_name = "TIME", value_parser = window)]
@@ -99,11 +99,16 @@ struct Limiting {
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     budget: Option<SizeSpec>,
     /// Allowed growth of the process's memory
-    #[arg(long, value_name = "PERCENT", default_value = "0.5%")]
+    #[arg(long, value_name = "PERCENT", default_value = "0.5%", allow_hyphen_values = true)]
     growth: Share,
     /// Number of hot pages, of 512, that make a range huge
     #[arg(long, value_name = "PAGES", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=512))]
     threshold: u16,
+    /// Share of one processor that collapsing ranges may use whose pages are all present, in
+    /// addition to --cpu (and where a hypervisor has taken back free memory, up to 20% and once 3s
+    /// to have it backed again)
+    #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
+    collapse: Share,
     /// Stop if the 99th percentile of collapse times exceeds this
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_time)]
     stall: Duration,
@@ -144,6 +149,7 @@ impl Limiting {
         }
         options.settings.growth_permille = (self.growth.ppm / 1000) as u32;
         options.settings.collapse_hot_pages = self.threshold;
+        options.collapse_ppm = self.collapse.ppm;
         options.stall_ns = self.stall.as_nanos() as u64;
         options.dry_run = self.dry_run;
         Ok(())

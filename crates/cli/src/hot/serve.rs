@@ -1,17 +1,23 @@
 //! `hiroma hot serve`: one daemon for all registered processes.
 
-use std::io::{Write, stderr, stdout};
+use std::io::{Read, Write, stderr, stdout};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
 use hiroma_command::refuse;
 use hiroma_hot::service::client::{own_socket, status};
 use hiroma_hot::service::daemon::{Daemon, OVERDUE_NS, ServiceOptions};
+use hiroma_hot::service::metrics::Metrics;
+use hiroma_hot::service::select::{Rules, Selector};
 use hiroma_hot::service::watch::Engines;
 use hiroma_hot::{Backend, LedgerDir};
+use hiroma_metrics::Endpoint;
 use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
@@ -20,6 +26,7 @@ use super::options::{Share, backend};
 
 /// Give huge pages to all registered processes, with fair shares between them.
 ///
+/// With --policy also to processes that its rules choose; see FILE below.
 /// Programs register through libhiroma (hps.h, hiroma.h); see hps(3). A program may register itself
 /// and processes of the same user; root may register any process. The budget is divided by use:
 /// idle huge pages are given to processes that need them. Prints one line on standard output when
@@ -29,7 +36,20 @@ use super::options::{Share, backend};
 Examples:
   hiroma hot serve
   hiroma hot serve --budget 4G --cpu 0.5%
-  hiroma hot serve --status                      who is registered with the running daemon")]
+  hiroma hot serve --policy /etc/hiroma/hot.toml
+  hiroma hot serve --status                      who is managed by the running daemon
+
+Policy (TOML): the first rule that fits a process decides; processes that no rule fits are left alone.
+  [[rule]]
+  name = \"redis-*\"               # name of the program; * and ? stand for other characters
+  user = \"redis\"                 # name or number
+  cgroup = \"/system.slice/*\"     # its control group, or one above it
+  unit = \"redis.service\"         # its systemd unit
+  resident_min = \"64M\"           # least resident memory [default: 64M]
+  leave = false                    # true: leave it alone
+  children = true                  # false: not the children of what it fits
+  budget = \"4G\"                  # limit of memory in huge pages of each process
+The policy is read again on SIGHUP.")]
 pub struct Args {
     /// Limit of memory in huge pages for all processes together: a size, or a share of the
     /// machine's memory or the cgroup's limit
@@ -46,6 +66,12 @@ pub struct Args {
     /// of these that works]
     #[arg(long, value_name = "NAME", value_parser = backend)]
     backend: Option<Backend>,
+    /// Rules that choose processes to manage although they do not register
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Serve Prometheus metrics at this address, as in 127.0.0.1:9465, under /metrics
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<SocketAddr>,
     /// Print the processes that are registered with the running daemon, and exit
     #[arg(long)]
     status: bool,
@@ -66,7 +92,14 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     if budget_ranges == 0 {
         return Err(refuse(format!("--budget {budget} is less than one huge page of 2MiB")));
     }
-    let (stop, signals) = UnixStream::pair().context("cannot make a socket pair")?;
+    let rules = |path: &PathBuf| Rules::read(path).map_err(|error| refuse(error.to_string()));
+    let selector = args.policy.as_ref().map(rules).transpose()?.map(Selector::new);
+    let (mut stop, signals) = UnixStream::pair().context("cannot make a socket pair")?;
+    let hung_up = Arc::new(AtomicBool::new(false));
+    if args.policy.is_some() {
+        signal_hook::flag::register(SIGHUP, Arc::clone(&hung_up))
+            .context("cannot take over the signals")?;
+    }
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         let signals = signals.try_clone().context("cannot copy a descriptor")?;
         signal_hook::low_level::pipe::register(signal, signals)
@@ -80,8 +113,22 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         }
     });
     let path = args.socket.clone().unwrap_or_else(own_socket);
-    let options =
-        ServiceOptions { path, budget_ranges, cpu_ppm: args.cpu.ppm, overdue_ns: OVERDUE_NS, log };
+    let metrics = Metrics::default();
+    let options = ServiceOptions {
+        path,
+        budget_ranges,
+        cpu_ppm: args.cpu.ppm,
+        overdue_ns: OVERDUE_NS,
+        selector,
+        metrics: args.metrics.map(|_| metrics.clone()),
+        log,
+    };
+    let _endpoint = match args.metrics {
+        Some(address) => Some(Endpoint::open(address, metrics.registry()).map_err(|error| {
+            refuse(format!("--metrics {address}: cannot listen there: {error}"))
+        })?),
+        None => None,
+    };
     let engines = Engines { backend: args.backend, ledger: Some(LedgerDir::of_this_user()) };
     let mut daemon =
         Daemon::start(options, engines.into_open()).map_err(|error| refuse(error.to_string()))?;
@@ -91,6 +138,19 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         "hiroma hot serve: ready on {}, {share} may be huge",
         daemon.path().display()
     );
-    daemon.run(stop.as_fd()).context("cannot wait for requests")?;
-    Ok(ExitCode::SUCCESS)
+    loop {
+        daemon.run(stop.as_fd()).context("cannot wait for requests")?;
+        let Some(path) = args.policy.as_ref().filter(|_| hung_up.swap(false, Ordering::Relaxed))
+        else {
+            return Ok(ExitCode::SUCCESS);
+        };
+        stop.read_exact(&mut [0]).context("cannot read from a socket pair")?;
+        match Rules::read(path) {
+            Ok(rules) => daemon.set_rules(rules),
+            // A mistake in the file must not end what works.
+            Err(error) => {
+                let _ = writeln!(stderr(), "hiroma hot serve: the policy is kept: {error}");
+            }
+        }
+    }
 }

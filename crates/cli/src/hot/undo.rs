@@ -17,7 +17,8 @@ pub struct Args {
 
 /// Splits the huge pages.
 pub fn main(args: &Args) -> Result<ExitCode> {
-    let undone = hiroma_hot::undo::undo(&LedgerDir::of_this_user(), args.pid)?;
-    println!("{undone} huge pages of process {} were taken apart", args.pid);
+    let dir = LedgerDir::of_this_user();
+    let undone = hiroma_hot::undo::undo(&dir, args.pid).map_err(super::refusal)?;
+    println!("{undone} huge pages of process {} were split", args.pid);
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! Carries out decisions: collapses and splits ranges, and checks the pages of huge ones.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::time::Instant;
 
@@ -20,8 +21,9 @@ pub(super) const REFUSALS_MAX: u8 = 3;
 const COLD_WINDOWS: u32 = 6;
 
 /// The result of collapsing one range.
-enum CollapseOutcome {
-    Done,
+pub(super) enum CollapseOutcome {
+    /// It took this long, in nanoseconds.
+    Done(u64),
     /// Only reported.
     DryRun,
     /// This range cannot be collapsed now; others may be.
@@ -72,8 +74,12 @@ impl Engine {
             .collect();
         hottest.sort_by_key(|fact| std::cmp::Reverse(fact.hot));
         for fact in hottest {
-            match self.collapse(now_ns, fact)? {
-                CollapseOutcome::Done => {
+            if self.ready_at_ns(now_ns) > now_ns {
+                busy = true;
+                break;
+            }
+            match self.collapse(now_ns, fact, None)? {
+                CollapseOutcome::Done(_) => {
                     step.collapsed += 1;
                     busy = true;
                 }
@@ -81,14 +87,7 @@ impl Engine {
                 CollapseOutcome::DryRun => {}
                 CollapseOutcome::Enough => break,
             }
-            if self.stall.is_stalled() {
-                let why = format!(
-                    "collapsing has become slow (99th percentile {} us, limit {} us): it would hold the program up more than it helps",
-                    self.stall.p99_ns() / 1000,
-                    self.options.stall_ns / 1000
-                );
-                self.note_end(now_ns, &why);
-                self.state = State::Stopped(why);
+            if self.stop_if_stalled(now_ns) {
                 break;
             }
         }
@@ -96,7 +95,37 @@ impl Engine {
         Ok(busy)
     }
 
-    fn collapse(&mut self, now_ns: u64, fact: &RangeFacts) -> Result<CollapseOutcome, HotError> {
+    /// When the next collapse may begin as far as making memory ready for it is concerned.
+    pub(super) fn ready_at_ns(&mut self, now_ns: u64) -> u64 {
+        match self.readiness.is_wanted() && !self.options.dry_run {
+            true => self.ready_pace.next_ns(now_ns),
+            false => now_ns,
+        }
+    }
+
+    /// Stops managing if collapsing has become slow. Returns whether it did.
+    pub(super) fn stop_if_stalled(&mut self, now_ns: u64) -> bool {
+        if !self.stall.is_stalled() {
+            return false;
+        }
+        let why = format!(
+            "collapsing has become slow (99th percentile {} us, limit {} us): it would hold the program up more than it helps",
+            self.stall.p99_ns() / 1000,
+            self.options.stall_ns / 1000
+        );
+        self.note_end(now_ns, &why);
+        self.state = State::Stopped(why);
+        true
+    }
+
+    /// Collapses a range. `touches_per_s`: a survey found it and estimated these first touches of
+    /// pages, and its time is taken from the share of the surveys.
+    pub(super) fn collapse(
+        &mut self,
+        now_ns: u64,
+        fact: &RangeFacts,
+        touches_per_s: Option<u64>,
+    ) -> Result<CollapseOutcome, HotError> {
         let span = Span { start: fact.range * RANGE, len: RANGE };
         let missing = (PAGES_PER_EXTENT as u64).saturating_sub(u64::from(fact.present));
         let mut entry = Entry::Collapse {
@@ -108,6 +137,7 @@ impl Engine {
             added_bytes: missing * PAGE as u64,
             took_ns: 0,
             ready_ns: 0,
+            touches_per_s: touches_per_s.unwrap_or(0),
         };
         let memo = self.memos.entry(fact.range).or_default();
         if self.options.dry_run {
@@ -121,13 +151,16 @@ impl Engine {
         let before = hiroma_sys::cpu::thread_ns();
         let made_ready_ns = self.readiness.before();
         let cpu = hiroma_sys::cpu::thread_ns();
-        let on_credit = (cpu - before).min(self.ready_credit_ns);
-        self.ready_credit_ns -= on_credit;
-        self.pace.spend(cpu - before - on_credit);
+        self.ready_pace.spend(cpu - before);
         let began = Instant::now();
         let result = self.target.advise(&[span], Advice::Collapse);
         let duration_ns = elapsed_ns(&began);
-        self.pace.spend(hiroma_sys::cpu::thread_ns() - cpu);
+        let spent_ns = hiroma_sys::cpu::thread_ns() - cpu;
+        match touches_per_s {
+            Some(_) => self.pay(spent_ns),
+            None => self.pace.spend(spent_ns),
+        }
+        let memo = self.memos.entry(fact.range).or_default();
         match result {
             Ok(_) => {
                 self.stall.note(duration_ns);
@@ -142,7 +175,11 @@ impl Engine {
                 if let Some(heat) = self.heat.range_mut(fact.range) {
                     heat.became_huge();
                 }
-                Ok(CollapseOutcome::Done)
+                if duration_ns > self.options.stall_ns {
+                    // Once it is split, it is not tried again.
+                    memo.refusals = REFUSALS_MAX;
+                }
+                Ok(CollapseOutcome::Done(duration_ns))
             }
             Err(error) => {
                 let errno = Errno::from_io_error(&error);
@@ -246,24 +283,27 @@ impl Engine {
         if self.options.dry_run {
             return Ok(());
         }
-        let mut turn: Vec<u64> = self
-            .memos
-            .iter()
-            .filter(|(_, memo)| memo.ours && !memo.checked)
-            .map(|(&range, _)| range)
-            .collect();
+        let is_scarce = self.is_scarce();
+        // What costs nothing is not checked.
+        let counts = |memo: &Memo| memo.ours && (is_scarce || memo.added_pages > 0);
+        let ranges_of = |memos: &BTreeMap<u64, Memo>| -> Vec<u64> {
+            let open = memos.iter().filter(|(_, memo)| counts(memo) && !memo.checked);
+            open.map(|(&range, _)| range).collect()
+        };
+        let mut turn = ranges_of(&self.memos);
         if turn.is_empty() {
             // All have been checked: start over.
             for memo in self.memos.values_mut().filter(|memo| memo.ours) {
                 memo.checked = false;
             }
-            turn =
-                self.memos.iter().filter(|(_, memo)| memo.ours).map(|(&range, _)| range).collect();
+            turn = ranges_of(&self.memos);
         }
         for range in turn.into_iter().take(self.options.recheck_ranges) {
             if self.split_mapping(range)? {
-                let added_pages = self.memos.get(&range).map_or(0, |memo| memo.added_pages);
-                self.memos.insert(range, Memo { checked: true, added_pages, ..Memo::default() });
+                let Memo { added_pages, refusals, .. } =
+                    self.memos.get(&range).copied().unwrap_or_default();
+                let memo = Memo { checked: true, added_pages, refusals, ..Memo::default() };
+                self.memos.insert(range, memo);
                 if let Some(heat) = self.heat.range_mut(range) {
                     heat.forget();
                 }

@@ -3,10 +3,12 @@
 //! The engine does not sleep and has no thread: its owner calls [`Engine::step`] with the time, and
 //! again at the time that the step returns. A step either opens a window (clears the bits of some
 //! ranges) or closes one (reads and counts them). When all ranges have been watched, a *pass* is
-//! over, and decisions are made.
+//! over, and decisions are made. Between rounds, surveys find completely present ranges that are
+//! worth a collapse.
 
 mod access;
 mod act;
+mod survey;
 mod types;
 
 use std::collections::BTreeMap;
@@ -31,27 +33,38 @@ use crate::machine;
 use crate::options::Options;
 use crate::readiness::Readiness;
 use crate::tracker::{self, RangeView, RoundCost, Tracker};
+use survey::Surveys;
 
 /// Rounds in a pass, unless there are few ranges.
 const ROUNDS_PER_PASS: usize = 16;
 /// Minimum number of ranges in a round.
 const RANGES_PER_ROUND_MIN: usize = 32;
 
-/// The initial credit for what tracking costs the process is this many times the credit for what
-/// tracking itself takes: a round that takes 1 ms costs a busy process about 3 ms.
-const BURDEN_BURST: u64 = 4;
-
-/// Credit for making memory ready: this many times the initial credit, granted once. A hypervisor
-/// takes milliseconds for each huge page, and hot ranges should not wait for minutes.
-const READY_BURST: u64 = 4;
+/// Share of one processor that making memory ready may take, in millionths, and the credit for it.
+/// A hypervisor takes milliseconds for each huge page, in which the process is not held up, and hot
+/// ranges should not wait for minutes.
+const READY_PPM: u64 = 200_000;
+const READY_CREDIT_NS: u64 = 3_000_000_000;
 
 /// Minimum number of passes before managing may settle: over fewer windows, rarely touched pages
 /// look cold.
 const SETTLE_PASSES_MIN: u64 = 10;
 
+/// With fewer free huge pages on the machine, cold ranges are split although that frees no memory.
+const SCARCE_HUGE_PAGES: u64 = 64;
+
 enum Phase {
     Idle,
-    Watching { ranges: Vec<u64>, until_ns: u64 },
+    Watching {
+        ranges: Vec<u64>,
+        until_ns: u64,
+    },
+    /// A sample of all ranges: `pages` of each.
+    Surveying {
+        ranges: Vec<u64>,
+        pages: std::ops::Range<u64>,
+        until_ns: u64,
+    },
 }
 
 /// What is remembered about a range apart from its heat.
@@ -70,6 +83,15 @@ struct Memo {
     /// Pages that collapsing has added to the process's memory and that were not seen to be freed
     /// again.
     added_pages: u16,
+    /// Surveys for which it is left out because other processes map pages of it.
+    shared: u8,
+}
+
+impl Memo {
+    /// Whether a collapse may be tried.
+    fn is_open(&self) -> bool {
+        self.refusals < act::REFUSALS_MAX && self.shared == 0
+    }
 }
 
 /// One iteration over all ranges.
@@ -115,8 +137,9 @@ pub struct Engine {
     window: Window,
     stall: Stall,
     readiness: Readiness,
-    /// Processor time for making memory ready that does not count against the share.
-    ready_credit_ns: u64,
+    surveys: Option<Surveys>,
+    /// Pays for making memory ready.
+    ready_pace: Pace,
     phase: Phase,
     state: State,
     pass: Pass,
@@ -150,6 +173,7 @@ impl Engine {
         // An ending process loses its memory first; every error after that is due to the ending.
         let (tracker, ledger, resident_at_begin) = Engine::prepare(&target, &options)
             .map_err(|error| if target.is_ending() { HotError::Gone { pid } } else { error })?;
+        let surveys = Surveys::new(&options, target.started(), now_ns);
         let rule = std::mem::replace(&mut options.rule, Box::new(hiroma_policy::huge::PaperRule));
         Ok(Engine {
             planner: Planner::new(rule),
@@ -158,11 +182,12 @@ impl Engine {
             memos: BTreeMap::new(),
             ledger,
             pace: Pace::new(options.cpu_ppm, options.burst_ns, now_ns),
-            burden: Pace::new(options.slowdown_ppm, BURDEN_BURST * options.burst_ns, now_ns),
+            burden: Pace::new(options.slowdown_ppm, options.burst_ns, now_ns),
             window: options.window,
             stall: Stall::new(options.stall_ns),
-            ready_credit_ns: READY_BURST * options.burst_ns,
+            ready_pace: Pace::new(READY_PPM, READY_CREDIT_NS, now_ns),
             readiness: if options.make_ready { Readiness::new() } else { Readiness::off() },
+            surveys,
             phase: Phase::Idle,
             state: State::Tracking,
             pass: Pass::default(),
@@ -247,36 +272,50 @@ impl Engine {
     fn advance(&mut self, now_ns: u64, began: &Instant, step: &mut Step) -> Result<(), HotError> {
         match self.state {
             State::Gone | State::Stopped(_) => return Ok(()),
-            State::Settled if now_ns < self.wake_ns => return Ok(()),
-            State::Settled => self.look_again(now_ns, step)?,
-            State::Tracking => {}
+            State::Settled if now_ns >= self.wake_ns => self.look_again(now_ns, step)?,
+            State::Settled | State::Tracking => {}
         }
-        if let Phase::Watching { until_ns, .. } = self.phase {
-            if now_ns < until_ns {
-                return Ok(());
+        step.collapsed += u32::from(self.collapse_due(now_ns)?);
+        match self.phase {
+            Phase::Watching { until_ns, .. } if now_ns >= until_ns => {
+                self.close_window()?;
+                if self.pass.turn >= self.pass.ranges.len() {
+                    self.end_pass(now_ns, step)?;
+                }
             }
-            self.close_window()?;
-            if self.pass.turn >= self.pass.ranges.len() {
-                self.end_pass(now_ns, step)?;
-            }
+            Phase::Surveying { until_ns, .. } if now_ns >= until_ns => self.close_survey(now_ns)?,
+            _ => {}
         }
         let time_ns = now_ns + elapsed_ns(began);
-        if self.state == State::Tracking
-            && matches!(self.phase, Phase::Idle)
-            && self.next_round_ns(time_ns) <= time_ns
-        {
-            self.open_window(now_ns, began)?;
+        if matches!(self.phase, Phase::Idle) && self.next_round_ns(time_ns) <= time_ns {
+            if self.is_surveying() {
+                self.open_survey(now_ns, began)?;
+            }
+            if self.state == State::Tracking && matches!(self.phase, Phase::Idle) {
+                self.open_window(now_ns, began)?;
+            }
         }
         Ok(())
     }
 
-    fn next_ns(&mut self, now_ns: u64) -> u64 {
-        match (&self.state, &self.phase) {
-            (State::Gone | State::Stopped(_), _) => u64::MAX,
-            (State::Settled, _) => self.wake_ns,
-            (State::Tracking, Phase::Watching { until_ns, .. }) => *until_ns,
-            (State::Tracking, Phase::Idle) => self.next_round_ns(now_ns),
+    /// Whether surveys go on: until managing ends, even when passes have nothing more to do.
+    fn is_surveying(&self) -> bool {
+        match self.state {
+            State::Tracking => true,
+            State::Settled => self.wake_ns != u64::MAX,
+            State::Gone | State::Stopped(_) => false,
         }
+    }
+
+    fn next_ns(&mut self, now_ns: u64) -> u64 {
+        let survey_ns = if self.is_surveying() { self.next_survey_ns(now_ns) } else { u64::MAX };
+        let pass_ns = match (&self.state, &self.phase) {
+            (State::Gone | State::Stopped(_), _) => u64::MAX,
+            (_, Phase::Watching { until_ns, .. } | Phase::Surveying { until_ns, .. }) => *until_ns,
+            (State::Settled, _) => self.wake_ns,
+            (State::Tracking, Phase::Idle) => self.next_round_ns(now_ns),
+        };
+        survey_ns.min(pass_ns)
     }
 
     /// When both shares, of what tracking takes itself and of what it costs the process, allow
@@ -323,6 +362,10 @@ impl Engine {
         self.layout = Layout::of(&maps::of(pid).map_err(HotError::of(pid, "read /proc/PID/maps"))?);
         self.pass.ranges.clear();
         self.tracker.populated(&self.layout, &mut self.pass.ranges)?;
+        if let Some(surveys) = &self.surveys {
+            self.pass.ranges.retain(|&range| !surveys.judges(range));
+            self.heat.retain(|range| !surveys.judges(range));
+        }
         (self.pass.turn, self.pass.touched_pages, self.pass.present_pages) = (0, 0, 0);
         let layout = &self.layout;
         self.heat.retain(|range| layout.holds_part(range));
@@ -395,7 +438,8 @@ impl Engine {
         let unknown = self.pass.number < SETTLE_PASSES_MIN
             || verdicts.iter().any(|verdict| verdict.reason == Reason::NotYetKnown);
         let acted = self.act(now_ns, &facts, &verdicts, step)?;
-        self.pass.quiet = if acted || unknown { 0 } else { self.pass.quiet + 1 };
+        let is_busy = acted || unknown || self.surveys.as_ref().is_some_and(Surveys::is_busy);
+        self.pass.quiet = if is_busy { 0 } else { self.pass.quiet + 1 };
         self.report_tracking(now_ns);
         if self.state == State::Tracking && self.pass.quiet >= self.options.quiet_passes {
             self.settle(now_ns);
@@ -405,6 +449,7 @@ impl Engine {
 
     /// The facts of every range that has a page present.
     fn facts(&self) -> Vec<RangeFacts> {
+        let is_scarce = self.is_scarce();
         let of = |(range, heat): (u64, &crate::heat::RangeHeat)| {
             let memo = self.memos.get(&range).copied().unwrap_or_default();
             RangeFacts {
@@ -413,12 +458,19 @@ impl Engine {
                 hot: bits::count(&heat.hot_pages(self.hot_count(heat.windows))),
                 huge: heat.huge,
                 ours: memo.ours,
-                may_be_huge: memo.refusals < act::REFUSALS_MAX && self.layout.holds_whole(range),
+                may_be_huge: memo.is_open() && self.layout.holds_whole(range),
+                is_free: memo.added_pages == 0 && !is_scarce,
                 windows: heat.windows,
                 cold_checks: memo.cold_checks,
             }
         };
         self.heat.ranges().map(of).collect()
+    }
+
+    /// Whether a huge page that is not needed is missing elsewhere.
+    fn is_scarce(&self) -> bool {
+        self.options.settings.budget_bytes != u64::MAX
+            || machine::free_huge_pages() < SCARCE_HUGE_PAGES
     }
 
     fn huge_ranges(&self) -> u64 {
@@ -471,7 +523,9 @@ impl Engine {
         Usage {
             huge_bytes: bytes(self.huge_ranges()),
             used_bytes: bytes(used),
-            wanted_bytes: bytes(self.wanted_ranges),
+            wanted_bytes: bytes(
+                self.wanted_ranges + self.surveys.as_ref().map_or(0, |surveys| surveys.over_budget),
+            ),
         }
     }
 

@@ -136,6 +136,15 @@ pub fn status(path: Option<&Path>) -> Result<String, ClientError> {
     Ok(ask(socket.as_fd(), &Header::new(Kind::Status, [0; 6]), Kind::Text)?.1)
 }
 
+/// The same as JSON, as shown by `hiroma hot top`.
+///
+/// # Errors
+/// As [`status`].
+pub fn status_json(path: Option<&Path>) -> Result<String, ClientError> {
+    let socket = reach(path)?;
+    Ok(ask(socket.as_fd(), &Header::new(Kind::Status, [1, 0, 0, 0, 0, 0]), Kind::Text)?.1)
+}
+
 /// A registered process. Dropping the client ends the registration.
 #[derive(Debug)]
 pub struct Client {

@@ -2,7 +2,6 @@
 //! due.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,11 +19,13 @@ use rustix::net::{SocketFlags, UCred, accept_with};
 use rustix::process::{PidfdFlags, pidfd_open};
 use zerocopy::IntoBytes;
 
+use super::metrics::Metrics;
 use super::notice::Notice;
 use super::protocol::{
     HandlingResult, Header, Kind, Mode, PAGES_MAX, Registration, VERSION, cut, receive, refuse,
     send,
 };
+use super::select::Selector;
 use super::socket::{answers, bound};
 use super::subject::{catches, has_ended, permitted, pid_of};
 use super::watch::{Open, Watch};
@@ -53,6 +54,10 @@ pub struct ServiceOptions {
     pub cpu_ppm: u64,
     /// A process that handles pages for longer than this is reported as stuck.
     pub overdue_ns: u64,
+    /// Processes that are managed although they do not register.
+    pub selector: Option<Selector>,
+    /// What is served to Prometheus, if anything is.
+    pub metrics: Option<Metrics>,
     pub log: Log,
 }
 
@@ -72,14 +77,17 @@ pub enum ServeError {
 
 /// The daemon.
 pub struct Daemon {
-    options: ServiceOptions,
-    open: Open,
+    pub(super) options: ServiceOptions,
+    pub(super) open: Open,
     listener: OwnedFd,
     /// Held while the daemon runs. The file is never removed: without it two daemons could hold
     /// "the" lock.
     lock: File,
     peers: BTreeMap<u64, Peer>,
-    next_id: u64,
+    /// Processes that were chosen by rules; numbered like the peers.
+    pub(super) chosen: BTreeMap<u64, Member>,
+    pub(super) choose_at_ns: u64,
+    pub(super) next_id: u64,
     shares: Shares,
     shares_at_ns: u64,
 }
@@ -91,17 +99,19 @@ struct Peer {
     member: Option<Member>,
 }
 
-struct Member {
-    pid: u32,
-    pidfd: OwnedFd,
-    wish: Registration,
+pub(super) struct Member {
+    pub(super) pid: u32,
+    pub(super) pidfd: OwnedFd,
+    pub(super) wish: Registration,
     event: Option<OwnedFd>,
-    watch: Box<dyn Watch>,
-    notice: Notice,
+    pub(super) watch: Box<dyn Watch>,
+    pub(super) notice: Notice,
     next_ns: u64,
-    share: u64,
-    outcome: HandlingResult,
-    signals: u64,
+    pub(super) share: u64,
+    /// Chosen by rules, not registered.
+    pub(super) is_chosen: bool,
+    pub(super) outcome: HandlingResult,
+    pub(super) signals: u64,
 }
 
 /// Why a peer is dropped.
@@ -143,6 +153,8 @@ impl Daemon {
             listener,
             lock,
             peers: BTreeMap::new(),
+            chosen: BTreeMap::new(),
+            choose_at_ns: 0,
             next_id: 0,
             shares,
             shares_at_ns: 0,
@@ -158,6 +170,7 @@ impl Daemon {
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         loop {
             let now = monotonic_ns();
+            self.choose(now);
             self.step_members(now);
             let wait_ns = self.next_ns().saturating_sub(monotonic_ns()).min(60_000_000_000);
             let timeout = Timespec {
@@ -176,6 +189,10 @@ impl Daemon {
                     fds.push(PollFd::new(&member.pidfd, PollFlags::IN));
                     ids.push(id);
                 }
+            }
+            for (&id, member) in &self.chosen {
+                fds.push(PollFd::new(&member.pidfd, PollFlags::IN));
+                ids.push(id);
             }
             match poll(&mut fds, Some(&timeout)) {
                 Err(Errno::INTR) => continue,
@@ -196,12 +213,15 @@ impl Daemon {
                 .collect();
             ready_ids.dedup();
             for id in ready_ids {
-                self.answer(id);
+                match self.chosen.contains_key(&id) {
+                    true => self.let_go(id, Leaves::Itself),
+                    false => self.answer(id),
+                }
             }
         }
     }
 
-    fn log(&mut self, line: &str) {
+    pub(super) fn log(&mut self, line: &str) {
         (self.options.log)(line);
     }
 
@@ -308,7 +328,8 @@ impl Daemon {
             }
             Some(Kind::Handled) => self.handled(id, &HandlingResult::from_header(header)),
             Some(Kind::Status) => {
-                let text = self.status();
+                // An argument that older clients leave zero asks for JSON.
+                let text = if header.args[0] == 1 { self.status_json() } else { self.status() };
                 send(
                     self.peers[&id].socket.as_fd(),
                     &Header::new(Kind::Text, [0; 6]),
@@ -355,14 +376,12 @@ impl Daemon {
             return Err((Errno::ALREADY, "this connection is registered already".to_owned()));
         }
         let pid = permitted(&peer.credentials, &wish)?;
-        if self
-            .peers
-            .values()
-            .filter_map(|peer| peer.member.as_ref())
-            .any(|member| member.pid == pid)
-        {
+        let mut registered = self.peers.values().filter_map(|peer| peer.member.as_ref());
+        if registered.any(|member| member.pid == pid) {
             return Err((Errno::BUSY, format!("process {pid} is registered already")));
         }
+        // What a process asks for itself is more than a rule that fits it.
+        self.chosen.retain(|_, member| member.pid != pid);
         let gone = |_| (Errno::SRCH, format!("process {pid} has ended"));
         let pidfd = pidfd_open(pid_of(pid).map_err(gone)?, PidfdFlags::empty()).map_err(gone)?;
         let event = match wish.eventfd {
@@ -375,18 +394,8 @@ impl Daemon {
         let watch = (self.open)(&Registration { pid, ..wish })
             .map_err(|error| (errno_of(&error), error.to_string()))?;
         let now = monotonic_ns();
-        let member = Member {
-            pid,
-            pidfd,
-            wish,
-            event,
-            watch,
-            notice: Notice::new(wish.pages_min as usize, self.options.overdue_ns),
-            next_ns: now,
-            share: 0,
-            outcome: HandlingResult::default(),
-            signals: 0,
-        };
+        let notice = Notice::new(wish.pages_min as usize, self.options.overdue_ns);
+        let member = Member { event, ..Member::new(pid, pidfd, wish, watch, notice, now) };
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.member = Some(member);
         }
@@ -396,9 +405,12 @@ impl Daemon {
 
     /// Closes a connection, and ends its watch.
     fn let_go(&mut self, id: u64, why: Leaves) {
-        let Some(peer) = self.peers.remove(&id) else { return };
-        if let Some(member) = &peer.member {
-            let line = match why {
+        let member = match self.chosen.remove(&id) {
+            Some(member) => Some(member),
+            None => self.peers.remove(&id).and_then(|peer| peer.member),
+        };
+        if let Some(member) = member {
+            let line = match &why {
                 Leaves::Itself if has_ended(&member.pidfd) => {
                     format!("process {} has ended", member.pid)
                 }
@@ -406,7 +418,10 @@ impl Daemon {
                 Leaves::Because(reason) => format!("process {} is let go: {reason}", member.pid),
             };
             self.log(&line);
-            drop(peer);
+            if let (Leaves::Because(_), Some(selector)) = (&why, &mut self.options.selector) {
+                selector.refuse(member.pid);
+            }
+            drop(member);
             self.share_out(monotonic_ns());
         }
     }
@@ -415,8 +430,10 @@ impl Daemon {
     fn step_members(&mut self, now: u64) {
         let mut over: Vec<(u64, Leaves)> = Vec::new();
         let mut lines = Vec::new();
-        for (&id, peer) in &mut self.peers {
-            let Some(member) = &mut peer.member else { continue };
+        let registered = self.peers.iter_mut();
+        let registered = registered.filter_map(|(&id, peer)| Some((id, peer.member.as_mut()?)));
+        let chosen = self.chosen.iter_mut().map(|(&id, member)| (id, member));
+        for (id, member) in registered.chain(chosen) {
             if member.next_ns <= now {
                 match member.watch.step(now) {
                     Ok((next_ns, new)) => {
@@ -449,15 +466,14 @@ impl Daemon {
     }
 
     /// Recomputes the shares of the budget and of the processor time.
-    fn share_out(&mut self, now: u64) {
+    pub(super) fn share_out(&mut self, now: u64) {
         self.shares_at_ns = now + SHARES_INTERVAL_NS;
         let uses: Vec<(u64, Use)> =
             self.members().map(|(id, member)| (id, member.use_of_huge_pages())).collect();
         let cpu_ppm = self.options.cpu_ppm / (uses.len() as u64).max(1);
         for (id, share) in self.shares.round(self.options.budget_ranges, &uses) {
-            let Some(member) = self.peers.get_mut(&id).and_then(|peer| peer.member.as_mut()) else {
-                continue;
-            };
+            let registered = self.peers.get_mut(&id).and_then(|peer| peer.member.as_mut());
+            let Some(member) = registered.or(self.chosen.get_mut(&id)) else { continue };
             let most = if member.wish.budget_bytes == 0 {
                 u64::MAX
             } else {
@@ -471,10 +487,13 @@ impl Daemon {
             });
             member.watch.set_cpu_ppm(cpu_ppm.max(1));
         }
+        self.update_metrics();
     }
 
-    fn members(&self) -> impl Iterator<Item = (u64, &Member)> {
-        self.peers.iter().filter_map(|(&id, peer)| Some((id, peer.member.as_ref()?)))
+    pub(super) fn members(&self) -> impl Iterator<Item = (u64, &Member)> {
+        let registered =
+            self.peers.iter().filter_map(|(&id, peer)| Some((id, peer.member.as_ref()?)));
+        registered.chain(self.chosen.iter().map(|(&id, member)| (id, member)))
     }
 
     /// When the next action is due.
@@ -483,40 +502,9 @@ impl Daemon {
             |member: &Member| member.next_ns.min(member.notice.overdue_at_ns().unwrap_or(u64::MAX));
         self.members()
             .map(|(_, member)| due(member).min(self.shares_at_ns))
+            .chain(self.options.selector.as_ref().map(|_| self.choose_at_ns))
             .min()
             .unwrap_or(u64::MAX)
-    }
-
-    /// The registered processes, as text.
-    fn status(&self) -> String {
-        let mib = |ranges: u64| ranges * (EXTENT as u64 >> 20);
-        let mut text = format!(
-            "budget {} MiB, {} processes\n",
-            mib(self.options.budget_ranges),
-            self.members().count()
-        );
-        for (_, member) in self.members() {
-            let used = member.use_of_huge_pages();
-            let mode = if member.wish.mode == Mode::Managed { "managed" } else { "notified" };
-            let _ = writeln!(
-                text,
-                "process {}: {mode}, tracked by {}, share {} MiB, {} MiB huge in use, {} MiB huge idle, {} MiB wanted; {} pages \
-                 wait; since it registered: {} signals; it made {} ranges huge, moved the objects of {}, left {}, failed with {}",
-                member.pid,
-                member.watch.backend(),
-                mib(member.share),
-                mib(used.active),
-                mib(used.idle),
-                mib(used.wanted),
-                member.notice.waiting(),
-                member.signals,
-                member.outcome.collapsed,
-                member.outcome.compacted,
-                member.outcome.left,
-                member.outcome.failed
-            );
-        }
-        text
     }
 }
 
@@ -529,6 +517,30 @@ impl Drop for Daemon {
 }
 
 impl Member {
+    pub(super) fn new(
+        pid: u32,
+        pidfd: OwnedFd,
+        wish: Registration,
+        watch: Box<dyn Watch>,
+        notice: Notice,
+        next_ns: u64,
+    ) -> Member {
+        let outcome = HandlingResult::default();
+        Member {
+            pid,
+            pidfd,
+            wish,
+            event: None,
+            watch,
+            notice,
+            next_ns,
+            share: 0,
+            is_chosen: false,
+            outcome,
+            signals: 0,
+        }
+    }
+
     /// Ranges that a process in notified mode may still make huge itself.
     fn may_collapse(&self) -> u64 {
         match self.wish.mode {
@@ -538,7 +550,7 @@ impl Member {
     }
 
     /// The huge pages that the daemon made, or that the process reported.
-    fn use_of_huge_pages(&self) -> Use {
+    pub(super) fn use_of_huge_pages(&self) -> Use {
         match self.wish.mode {
             Mode::Managed => self.watch.use_of_huge_pages(),
             Mode::Notified => Use {

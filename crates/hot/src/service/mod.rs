@@ -6,16 +6,22 @@
 //! | [`protocol`] | messages on the socket |
 //! | [`client`] | the process's side; usable in a signal handler |
 //! | [`daemon`] | the other side: which processes may register, their steps and shares |
+//! | [`metrics`] | what it does, for Prometheus |
+//! | [`select`] | which processes it manages that have not registered |
 //! | [`notice`] | what is reported to a process, and when; pages wait until they are fetched |
 //!
 //! Source: "HPS" (Shimizu and Yamada), sections 4.2, 5.1.2 and 5.2. There the kernel notifies a
 //! process, which fetches the pages with a system call; here the daemon queues the same signal
 //! (`pidfd_send_signal(2)`), and the process fetches over the socket.
 
+mod chosen;
 pub mod client;
 pub mod daemon;
+pub mod metrics;
 pub mod notice;
 pub mod protocol;
+pub mod select;
 mod socket;
+mod status;
 mod subject;
 pub mod watch;

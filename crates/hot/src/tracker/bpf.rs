@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_sys::hot::target::{Advice, Span, Target};
 use hiroma_sys::hot::walk::Walk;
-use hiroma_units::EXTENT;
+use hiroma_units::{EXTENT, PAGE};
 
 use super::{Backend, RangeView, Tracker, clear_refs};
 use crate::bits::{self, PageBits};
@@ -201,6 +201,25 @@ impl Tracker for BpfTracker {
         self.find_stuck(layout, ranges, &refused?)
     }
 
+    fn clear_sample(
+        &mut self,
+        ranges: &[u64],
+        pages: std::ops::Range<u64>,
+        refused: &mut Vec<u64>,
+    ) -> Result<bool, HotError> {
+        if self.clearing == Clearing::Refs {
+            return Ok(false);
+        }
+        let mut parts = std::mem::take(&mut self.parts);
+        parts.clear();
+        let (first, len) = (pages.start * PAGE as u64, (pages.end - pages.start) * PAGE as u64);
+        parts.extend(ranges.iter().map(|&range| Span { start: range * RANGE + first, len }));
+        let failed = self.cool(&mut parts);
+        self.parts = parts;
+        refused.extend(failed?.iter().map(|part| part.start / RANGE));
+        Ok(true)
+    }
+
     fn scan(
         &mut self,
         layout: &Layout,
@@ -245,7 +264,6 @@ mod tests {
 
     use hiroma_sys::hot::maps::Vma;
     use hiroma_sys::vm::{Access, Advise, Reservation, touch};
-    use hiroma_units::{EXTENT, PAGE};
     use proptest::prelude::*;
 
     use super::*;

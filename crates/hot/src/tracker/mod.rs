@@ -104,6 +104,18 @@ pub trait Tracker: Send {
     /// may be cleared as well ([`Tracker::clears_all`]).
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError>;
 
+    /// Forgets what was touched in `pages` of each of `ranges`, all of which belong to one mapping
+    /// each. Appends the ranges of which that cannot be known to `refused`. Returns false if the
+    /// tracker cannot clear single pages.
+    fn clear_sample(
+        &mut self,
+        _ranges: &[u64],
+        _pages: std::ops::Range<u64>,
+        _refused: &mut Vec<u64>,
+    ) -> Result<bool, HotError> {
+        Ok(false)
+    }
+
     /// Appends a view of each of `ranges`, in their order, as far as they belong to `layout`.
     fn scan(
         &mut self,

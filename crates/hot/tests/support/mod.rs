@@ -111,6 +111,8 @@ impl Served {
         let thread = thread::spawn(move || {
             let log = Box::new(move |line: &str| lines.lock().unwrap().push(line.to_owned()));
             let options = ServiceOptions {
+                selector: None,
+                metrics: None,
                 path: socket,
                 budget_ranges: 100,
                 cpu_ppm: 10_000,

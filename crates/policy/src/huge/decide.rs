@@ -81,6 +81,8 @@ pub struct RangeFacts {
     pub windows: u16,
     /// Checks in a row that found it cold while huge.
     pub cold_checks: u8,
+    /// Whether its huge page costs nothing: it added no memory, and huge pages are not scarce.
+    pub is_free: bool,
 }
 
 /// State of the process and the machine.
@@ -158,8 +160,10 @@ pub struct PaperRule;
 impl Rule for PaperRule {
     fn judge(&self, settings: &Settings, facts: &RangeFacts) -> (Decision, Reason) {
         if facts.huge {
-            let cold =
-                facts.ours && settings.cold_checks > 0 && facts.cold_checks >= settings.cold_checks;
+            let cold = facts.ours
+                && !facts.is_free
+                && settings.cold_checks > 0
+                && facts.cold_checks >= settings.cold_checks;
             return if cold {
                 (Decision::Split, Reason::WentCold)
             } else {
@@ -388,6 +392,7 @@ mod tests {
     fn any_facts() -> impl Strategy<Value = RangeFacts> {
         (0u16..=512, 0u16..=512, any::<bool>(), any::<bool>(), any::<bool>(), 0u16..20, 0u8..4)
             .prop_map(|(present, hot, huge, ours, may_be_huge, windows, cold_checks)| RangeFacts {
+                is_free: present % 3 == 0,
                 range: 0,
                 present: present.max(hot),
                 hot,

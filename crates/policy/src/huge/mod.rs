@@ -12,6 +12,7 @@
 //! | [`decide`] | what happens to a range: a [`Decision`] within [`Settings`] and [`Situation`] |
 //! | [`shares`] | how a budget is divided among processes |
 //! | [`stall`] | whether collapsing has become too slow to go on |
+//! | [`survey`] | which completely present ranges are worth a collapse |
 //! | [`warm`] | whether the memory of a huge page is made ready before a collapse |
 //! | [`window`] | how long a round watches |
 
@@ -19,6 +20,7 @@ pub mod change;
 pub mod decide;
 pub mod shares;
 pub mod stall;
+pub mod survey;
 pub mod warm;
 pub mod window;
 
@@ -27,5 +29,6 @@ pub use decide::{
     Decision, PaperRule, Planner, RangeFacts, Reason, Rule, Settings, Situation, Verdict,
 };
 pub use stall::Stall;
+pub use survey::Survey;
 pub use warm::Warming;
 pub use window::Window;

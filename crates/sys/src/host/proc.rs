@@ -11,6 +11,8 @@ pub const PARENT: usize = 4;
 pub const FLAGS: usize = 9;
 /// Start time, in clock ticks since the machine started.
 pub const STARTED: usize = 22;
+/// Resident memory, in pages.
+pub const RESIDENT: usize = 24;
 /// The processor on which it last ran.
 pub const CPU: usize = 39;
 

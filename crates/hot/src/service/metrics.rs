@@ -1,0 +1,111 @@
+//! What the daemon and its processes do, for Prometheus.
+
+use std::collections::BTreeSet;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+/// A managed process.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, EncodeLabelSet)]
+pub struct OfProcess {
+    pub pid: u32,
+    pub name: String,
+}
+
+/// A process at one time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Figures {
+    pub share_bytes: u64,
+    pub huge_used_bytes: u64,
+    pub huge_idle_bytes: u64,
+    pub wanted_bytes: u64,
+    pub saved_ns_per_s: u64,
+}
+
+/// Gauges of one daemon.
+#[derive(Clone, Debug, Default)]
+pub struct Metrics {
+    budget: Gauge,
+    processes: Gauge,
+    share: Family<OfProcess, Gauge>,
+    used: Family<OfProcess, Gauge>,
+    idle: Family<OfProcess, Gauge>,
+    wanted: Family<OfProcess, Gauge>,
+    saved: Family<OfProcess, Gauge>,
+    known: BTreeSet<OfProcess>,
+}
+
+impl Metrics {
+    /// Sets all gauges; processes that are not in `processes` disappear.
+    pub fn set(&mut self, budget_bytes: u64, processes: Vec<(OfProcess, Figures)>) {
+        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.budget.set(gauge(budget_bytes));
+        self.processes.set(processes.len() as i64);
+        let now: BTreeSet<OfProcess> = processes.iter().map(|(of, _)| of.clone()).collect();
+        for of in self.known.difference(&now) {
+            for family in [&self.share, &self.used, &self.idle, &self.wanted, &self.saved] {
+                family.remove(of);
+            }
+        }
+        self.known = now;
+        for (of, figures) in processes {
+            self.share.get_or_create(&of).set(gauge(figures.share_bytes));
+            self.used.get_or_create(&of).set(gauge(figures.huge_used_bytes));
+            self.idle.get_or_create(&of).set(gauge(figures.huge_idle_bytes));
+            self.wanted.get_or_create(&of).set(gauge(figures.wanted_bytes));
+            self.saved.get_or_create(&of).set(gauge(figures.saved_ns_per_s / 1000));
+        }
+    }
+
+    /// All of them, as they are served.
+    pub fn registry(&self) -> Registry {
+        let mut registry = Registry::with_prefix("hiroma_hot");
+        let bytes = Unit::Bytes;
+        registry.register_with_unit("budget", "Limit of huge pages", bytes, self.budget.clone());
+        registry.register("processes", "Managed processes", self.processes.clone());
+        for (name, help, family) in [
+            ("share", "Share of the budget", &self.share),
+            ("huge_used", "Huge pages that were made and are in use", &self.used),
+            ("huge_idle", "Huge pages that were made and are not in use", &self.idle),
+            ("wanted", "Memory that deserves huge pages and is over the share", &self.wanted),
+        ] {
+            registry.register_with_unit(name, help, Unit::Bytes, family.clone());
+        }
+        registry.register(
+            "saved_microseconds_per_second",
+            "Time that huge pages save, as estimated from samples when they were made",
+            self.saved.clone(),
+        );
+        registry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[test]
+    fn processes_appear_and_disappear() {
+        let mut metrics = Metrics::default();
+        let text = |metrics: &Metrics| {
+            let mut text = String::new();
+            encode(&mut text, &metrics.registry()).unwrap();
+            text
+        };
+        let of = OfProcess { pid: 7, name: "redis".to_owned() };
+        let figures = Figures { huge_used_bytes: 4 << 20, ..Figures::default() };
+        metrics.set(1 << 30, vec![(of, figures)]);
+        let shown = text(&metrics);
+        assert!(
+            shown.contains("hiroma_hot_huge_used_bytes{pid=\"7\",name=\"redis\"} 4194304"),
+            "{shown}"
+        );
+        assert!(shown.contains("hiroma_hot_processes 1"), "{shown}");
+        metrics.set(1 << 30, Vec::new());
+        assert!(!text(&metrics).contains("redis"));
+    }
+}
