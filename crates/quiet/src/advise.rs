@@ -1,8 +1,6 @@
 //! Advice for this machine after watching it for some seconds: the cheapest remedy first.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -16,6 +14,8 @@ use hiroma_sys::quiet::tasks::{self, CpuTimes, TaskKind};
 
 use crate::daemon::{Lock, Pins};
 use crate::error::QuietError;
+use crate::fillers::{Filler, Fillers};
+use crate::groups::Groups;
 
 /// A lower fill rate does not matter.
 const FILL_BYTES_S_MIN: u64 = 32 << 20;
@@ -23,16 +23,11 @@ const FILL_BYTES_S_MIN: u64 = 32 << 20;
 const LASTS_S: u64 = 60;
 /// A processor that is idle for this share, in thousandths, has room for reclaim.
 const SPARE_PERMILLE: u64 = 500;
+/// A control group that reaches its limit fewer times is not named as a problem.
+const GROUP_HITS_MIN: u64 = 100;
+const GROUPS_NAMED: usize = 3;
 /// A process that moves this share of all bytes, in thousandths, is named.
 const NAMED_PERMILLE: u64 = 300;
-
-/// A process that moves data between devices and memory.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Filler {
-    pub pid: u32,
-    pub name: String,
-    pub bytes_s: u64,
-}
 
 /// What was observed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -56,6 +51,8 @@ pub struct Evidence {
     /// Where kswapd may run; empty if no kswapd is visible.
     pub kswapd_cpus: Vec<usize>,
     pub can_reclaim: bool,
+    /// Control groups that reached limits of their own, and how often; most first.
+    pub groups: Vec<(PathBuf, u64)>,
 }
 
 /// A remedy.
@@ -69,6 +66,8 @@ pub enum Remedy {
     PinKswapd(Vec<usize>),
     /// Reclaim early.
     Serve,
+    /// A control group reclaims because its own limit is too low.
+    RaiseLimit(PathBuf),
     /// Neither a spare processor nor early reclaim is available: only less cache helps.
     LessCache,
 }
@@ -77,39 +76,21 @@ struct Books {
     counters: Counters,
     times: Vec<CpuTimes>,
     kswapd_ns: u64,
-    moved: BTreeMap<u32, u64>,
     network: Vec<NetworkMount>,
+    groups: Groups,
     at_ns: u64,
-}
-
-/// Bytes that a process moved between devices and memory (`/proc/PID/io`).
-fn parse_io(text: &str) -> u64 {
-    let value = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    value("read_bytes:") + value("write_bytes:")
 }
 
 impl Books {
     fn read() -> Result<Books, QuietError> {
         let counters = MemoryInfo::read(Path::new("/")).map_err(QuietError::Machine)?.counters;
-        let pids = fs::read_dir("/proc")
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        let moved = pids.filter_map(|pid: u32| {
-            Some((pid, parse_io(&fs::read_to_string(format!("/proc/{pid}/io")).ok()?)))
-        });
         let kswapds = tasks::reclaimers().into_iter().filter(|task| task.kind == TaskKind::Kswapd);
         Ok(Books {
             counters,
             times: tasks::cpu_times().map_err(QuietError::Machine)?,
             kswapd_ns: kswapds.map(|task| task.run_ns).sum(),
-            moved: moved.collect(),
             network: network_mounts(),
+            groups: Groups::read(),
             at_ns: now_ns(),
         })
     }
@@ -122,17 +103,20 @@ pub fn watch(
     progress: &mut dyn FnMut(Duration) -> bool,
 ) -> Result<Evidence, QuietError> {
     let before = Books::read()?;
+    let mut fillers = Fillers::default();
+    fillers.look();
     loop {
         let passed = Duration::from_nanos(now_ns() - before.at_ns);
         if passed >= duration || !progress(passed) {
             break;
         }
         thread::sleep((duration - passed).min(Duration::from_millis(200)));
+        fillers.look();
     }
-    Ok(evidence(&before, &Books::read()?))
+    Ok(evidence(&before, &Books::read()?, &fillers))
 }
 
-fn evidence(before: &Books, after: &Books) -> Evidence {
+fn evidence(before: &Books, after: &Books, fillers: &Fillers) -> Evidence {
     let ns = (after.at_ns - before.at_ns).max(1);
     let per_s = |amount: u64| (u128::from(amount) * 1_000_000_000 / u128::from(ns)) as u64;
     let permille = |part_ns: u64| (u128::from(part_ns) * 1000 / u128::from(ns)) as u64;
@@ -142,16 +126,6 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
     };
     let page = rustix::param::page_size() as u64;
     let stalls = ["allocstall_normal", "allocstall_movable", "allocstall_dma32", "allocstall_dma"];
-    let mut fillers: Vec<Filler> = after
-        .moved
-        .iter()
-        .filter_map(|(&pid, &bytes)| {
-            let bytes_s = per_s(bytes.saturating_sub(*before.moved.get(&pid)?));
-            let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim().to_owned();
-            (bytes_s > 0).then_some(Filler { pid, name, bytes_s })
-        })
-        .collect();
-    fillers.sort_by_key(|filler| std::cmp::Reverse(filler.bytes_s));
     let idle = after.times.iter().filter_map(|now| {
         let then = before.times.iter().find(|then| then.cpu == now.cpu)?;
         Some((now.cpu, permille(now.idle_ns.saturating_sub(then.idle_ns)).min(1000)))
@@ -167,7 +141,7 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
         ),
         large_bytes_s: per_s(grown("nr_file_hugepages") << 21),
         free_bytes: memory::free().0,
-        fillers,
+        fillers: fillers.largest_first(per_s),
         network: network(&before.network, &after.network)
             .into_iter()
             .map(|(mount, bytes)| (mount, per_s(bytes)))
@@ -175,6 +149,7 @@ fn evidence(before: &Books, after: &Books) -> Evidence {
         idle_permille: idle.collect(),
         kswapd_cpus: kswapds.filter_map(|task| affinity::of(task.tid).ok()).flatten().collect(),
         can_reclaim: Mechanism::probe(Path::new("/"), &[0]).is_ok(),
+        groups: after.groups.since(&before.groups),
     }
 }
 
@@ -211,8 +186,11 @@ impl Evidence {
     pub fn remedies(&self) -> Vec<Remedy> {
         let lasts_s = self.free_bytes.checked_div(self.fill_bytes_s).unwrap_or(u64::MAX);
         let soon = self.fill_bytes_s >= FILL_BYTES_S_MIN && lasts_s < LASTS_S;
+        let limited = self.groups.iter().filter(|(_, hits)| *hits >= GROUP_HITS_MIN);
+        let limited: Vec<Remedy> =
+            limited.map(|(path, _)| Remedy::RaiseLimit(path.clone())).take(GROUPS_NAMED).collect();
         if !self.is_reclaiming() && !soon {
-            return vec![Remedy::Nothing];
+            return if limited.is_empty() { vec![Remedy::Nothing] } else { limited };
         }
         let moved: u64 = self.fillers.iter().map(|filler| filler.bytes_s).sum();
         let named = |filler: &&Filler| {
@@ -227,6 +205,7 @@ impl Evidence {
         if self.can_reclaim && !spare.is_empty() {
             remedies.push(Remedy::Serve);
         }
+        remedies.extend(limited);
         if remedies.is_empty() {
             remedies.push(Remedy::LessCache);
         }
@@ -263,6 +242,12 @@ impl Evidence {
                 mib(filler.bytes_s)
             ));
         }
+        for (path, hits) in self.groups.iter().take(GROUPS_NAMED) {
+            lines.push(format!(
+                "the control group {} reached its own limit {hits} times: it reclaims whatever the machine has free",
+                path.display()
+            ));
+        }
         for (mount, bytes_s) in self.network.iter().filter(|one| one.1 >= 1 << 20) {
             let share = (bytes_s * 100).checked_div(self.fill_bytes_s).unwrap_or(0).min(100);
             let NetworkMount { device, place, .. } = mount;
@@ -288,6 +273,12 @@ impl Remedy {
                 format!("keep kswapd on processors {list}, which have time to spare: sudo hiroma quiet advise --apply")
             }
             Remedy::Serve => "reclaim before the kernel has to: sudo hiroma quiet serve --app-cpus LIST".to_owned(),
+            Remedy::RaiseLimit(path) => {
+                let group = path.display();
+                format!(
+                    "raise the limit of the control group {group}, or run what is in it with far memory: hiroma run --local SIZE -- ...; no daemon can help inside a group"
+                )
+            }
             Remedy::LessCache => {
                 "no processor has time to spare, and no program stands out: early reclaim would only move the cost. Run what fills \
                                   the cache with `hiroma quiet run`, or at another time"
@@ -405,11 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_processes_are_read() {
-        assert_eq!(
-            parse_io("rchar: 9\nread_bytes: 4096\nwrite_bytes: 100\ncancelled_write_bytes: 5\n"),
-            4196
-        );
+    fn watching_ends_when_told() {
         let mut asked = 0;
         let seen = watch(Duration::from_secs(60), &mut |_| {
             asked += 1;

@@ -9,6 +9,7 @@ use hiroma_sys::quiet::tasks::TaskKind;
 
 use crate::meter::work::STALL_NS_MAX;
 use crate::meter::{CoreNoise, Detail, Method, Part, Recording, Source};
+use crate::verdict::verdict;
 
 const COLUMNS: usize = 60;
 const PLOT_COLUMNS: usize = 200;
@@ -23,7 +24,7 @@ pub fn to_text(recording: &Recording) -> String {
     for table in tables(recording) {
         let _ = write!(text, "\n{}", table.to_text());
     }
-    let _ = write!(text, "\n{}\n", explanation(recording));
+    let _ = write!(text, "\n{}\n\n{}\n", explanation(recording), verdict(recording));
     text
 }
 
@@ -31,7 +32,7 @@ pub fn to_text(recording: &Recording) -> String {
 pub fn section(recording: &Recording) -> Section {
     Section {
         title: "Time stolen from programs".to_owned(),
-        text: vec![method(recording).to_owned(), explanation(recording)],
+        text: vec![method(recording).to_owned(), explanation(recording), verdict(recording)],
         tables: tables(recording),
         plots: vec![timeline_plot(recording), histogram_plot(recording)],
     }

@@ -14,7 +14,8 @@ const COST_PS_RANGE: (u64, u64) = (50_000, 50_000_000);
 /// With less idle time than this, in millionths, the processors are busy.
 const BUSY_PPM: u64 = 50_000;
 const PAUSE_NS_MIN: u64 = 500_000_000;
-const PAUSE_NS_MAX: u64 = 60 * SECOND_NS;
+/// A pause leaves reclaim to the kernel, which evicts the same pages, and others beside them.
+const PAUSE_NS_MAX: u64 = 2 * SECOND_NS;
 /// After this long without a setback, the next pause is a short one again.
 const FORGIVEN_NS: u64 = 30 * SECOND_NS;
 /// How long a demand for large blocks, or for more room, is expected to recur.
@@ -327,15 +328,21 @@ impl Memory {
         let keep = mul_div(node.file_pages(), settings.keep_permille, 1000);
         let clean = node.clean_inactive_pages();
         let room = clean.saturating_sub(keep);
+        if change.kswapd > 0 || change.direct > 0 {
+            // What a pause could keep is evicted by the kernel now.
+            self.pause_until_ns = self.pause_until_ns.min(now_ns);
+        }
         verdict.reason = if change.ns == 0 {
             Reason::First
+        } else if now_ns < self.pause_until_ns {
+            Reason::Paused { until_ns: self.pause_until_ns }
         } else if taken >= BATCH_PAGES_MIN
             && change.missed >= MISSED_PAGES_MIN
             && change.missed.saturating_mul(missed_part) > taken
         {
+            // Each page that came back is held against reclaim once.
+            self.taken = 0;
             Reason::CameBack { missed: change.missed, taken, pause_ns: self.pause(now_ns) }
-        } else if now_ns < self.pause_until_ns {
-            Reason::Paused { until_ns: self.pause_until_ns }
         } else if change.fill == 0 || self.fill_s < pages(settings.fill_bytes_s_min) {
             Reason::Calm { fill_s: self.fill_s }
         } else if free >= wanted {
