@@ -3,6 +3,7 @@
 
 mod behind;
 mod observe;
+mod spare;
 mod state;
 mod wait;
 
@@ -29,6 +30,7 @@ use crate::metrics::Metrics;
 use crate::settings::{load, path, save, show};
 use behind::Behind;
 use observe::Observer;
+use spare::Spare;
 pub use state::{Lock, Pins, restore};
 use wait::Changes;
 
@@ -83,6 +85,8 @@ pub struct Daemon {
     compacting: Option<JoinHandle<io::Result<()>>>,
     /// Already reported that `compact` failed.
     cannot_compact: bool,
+    /// Where reclaim runs, unless that was said.
+    spare: Option<Spare>,
     metrics: Metrics,
     _endpoint: Option<Endpoint>,
     /// The order matters: threads are released before the lock is.
@@ -194,6 +198,7 @@ impl Daemon {
             told_behind: (0, now_ns()),
             compacting: None,
             cannot_compact: false,
+            spare: (app_cpus.is_empty() && !dry_run).then(|| Spare::new(all)),
             metrics,
             _endpoint: endpoint,
             _pins: pins,
@@ -221,6 +226,11 @@ impl Daemon {
                 continue;
             }
             let verdicts = self.decide(now)?;
+            if verdicts.iter().any(|verdict| verdict.reclaim_pages > 0 || verdict.behind) {
+                if let Some(spare) = &mut self.spare {
+                    spare.mind(&mut self.log);
+                }
+            }
             self.drop_behind(now, &verdicts);
             for verdict in verdicts {
                 self.act(verdict, stop);
