@@ -362,7 +362,9 @@ impl Engine {
         self.layout = Layout::of(&maps::of(pid).map_err(HotError::of(pid, "read /proc/PID/maps"))?);
         self.pass.ranges.clear();
         self.tracker.populated(&self.layout, &mut self.pass.ranges)?;
-        if let Some(surveys) = &self.surveys {
+        // With a budget, surveys collapse only what is clearly hot, and passes judge the rest.
+        let is_limited = self.options.settings.budget_bytes != u64::MAX;
+        if let Some(surveys) = self.surveys.as_ref().filter(|_| !is_limited) {
             self.pass.ranges.retain(|&range| !surveys.judges(range));
             self.heat.retain(|range| !surveys.judges(range));
         }

@@ -75,7 +75,7 @@ impl Daemon {
             }
             Err(error) => {
                 if let Some(selector) = &mut self.options.selector {
-                    selector.refuse(pid);
+                    selector.refuse(pid, u64::MAX);
                 }
                 if !error.is_gone() {
                     self.log(&format!("process {pid} is left alone: {error}"));

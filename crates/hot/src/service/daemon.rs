@@ -38,6 +38,8 @@ const CONNECTIONS_MAX: usize = 512;
 const SHARE_STEP: u64 = 16;
 /// How often shares are recomputed.
 const SHARES_INTERVAL_NS: u64 = 500_000_000;
+/// A chosen process whose managing has stopped by itself is tried again after this time.
+const RETRY_NS: u64 = 600_000_000_000;
 /// A call of a function of a program that takes longer is reported: the limit for it is 0.5 ms.
 const CALL_NS_MAX: u64 = 100_000_000;
 
@@ -419,7 +421,7 @@ impl Daemon {
             };
             self.log(&line);
             if let (Leaves::Because(_), Some(selector)) = (&why, &mut self.options.selector) {
-                selector.refuse(member.pid);
+                selector.refuse(member.pid, RETRY_NS);
             }
             drop(member);
             self.share_out(monotonic_ns());

@@ -1,12 +1,13 @@
 //! Which processes the daemon manages although they have not registered: rules in a file, and the
 //! processes of the machine that they choose.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use hiroma_sys::host::proc;
+use hiroma_sys::notify::monotonic_ns;
 use hiroma_units::{Bytes, PAGE};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -193,15 +194,15 @@ pub struct Chosen {
 #[derive(Debug)]
 pub struct Selector {
     rules: Rules,
-    /// Processes that could not be managed, by number and start.
-    refused: BTreeSet<(u32, u64)>,
+    /// Processes that could not be managed, by number and start, and when to try them again.
+    refused: BTreeMap<(u32, u64), u64>,
     /// The last look.
     facts: BTreeMap<u32, Facts>,
 }
 
 impl Selector {
     pub fn new(rules: Rules) -> Selector {
-        Selector { rules, refused: BTreeSet::new(), facts: BTreeMap::new() }
+        Selector { rules, refused: BTreeMap::new(), facts: BTreeMap::new() }
     }
 
     /// Replaces the rules; what was refused is tried again.
@@ -221,12 +222,14 @@ impl Selector {
             }
         }
         let (facts, refused) = (&self.facts, &mut self.refused);
-        refused
-            .retain(|(pid, started)| facts.get(pid).is_some_and(|facts| facts.started == *started));
+        let now = monotonic_ns();
+        refused.retain(|(pid, started), until_ns| {
+            now < *until_ns && facts.get(pid).is_some_and(|facts| facts.started == *started)
+        });
         let chosen = |(&pid, own_facts): (&u32, &Facts)| {
             let is_open = pid != own
                 && own_facts.resident > Bytes(0)
-                && !refused.contains(&(pid, own_facts.started))
+                && !refused.contains_key(&(pid, own_facts.started))
                 && machine::age_ns(own_facts.started) >= AGE_NS_MIN;
             let rule = is_open.then(|| self.rules.rule(&family(facts, pid))).flatten()?;
             let budget_bytes = rule.budget.map_or(0, |Bytes(bytes)| bytes);
@@ -235,10 +238,10 @@ impl Selector {
         facts.iter().filter_map(chosen).collect()
     }
 
-    /// The process cannot be managed: it is not chosen again.
-    pub fn refuse(&mut self, pid: u32) {
+    /// The process cannot be managed: it is not chosen again for this time.
+    pub fn refuse(&mut self, pid: u32, for_ns: u64) {
         if let Some(facts) = self.facts.get(&pid) {
-            self.refused.insert((pid, facts.started));
+            self.refused.insert((pid, facts.started), monotonic_ns().saturating_add(for_ns));
         }
     }
 }
@@ -316,7 +319,7 @@ mod tests {
         assert!(!found(&mut selector), "too young");
         std::thread::sleep(std::time::Duration::from_nanos(AGE_NS_MIN + 100_000_000));
         let first = found(&mut selector);
-        selector.refuse(child.id());
+        selector.refuse(child.id(), u64::MAX);
         let second = found(&mut selector);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -46,7 +46,9 @@ impl Spare {
         let spare = spare(&self.all, &before, &self.times, passed_ns);
         if spare.is_empty() && !self.has_told {
             self.has_told = true;
-            log("no processor is idle for half of the time: reclaim takes its time from programs, which is what kswapd would do later");
+            log(
+                "no processor is idle for half of the time: reclaim takes its time from programs, which is what kswapd would do later",
+            );
         }
         let wanted = if spare.is_empty() { self.all.clone() } else { spare };
         if wanted != self.now && affinity::confine(0, &wanted).is_ok() {
