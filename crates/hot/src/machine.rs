@@ -45,6 +45,14 @@ pub fn age_ns(started: u64) -> u64 {
     uptime_ns.saturating_sub(started.saturating_mul(tick_ns))
 }
 
+/// Idle time of all processors together since the machine started (`/proc/stat`; in clock ticks, so
+/// differences over less than some tenths of a second say little). None: unknown.
+pub fn idle_ns() -> Option<u64> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    let ticks: u64 = text.lines().next()?.split_whitespace().nth(4)?.parse().ok()?;
+    Some(ticks.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)))
+}
+
 /// Bytes of anonymous memory that process `pid` has resident (`RssAnon`).
 pub fn resident_bytes(pid: u32) -> io::Result<u64> {
     Ok(kib(&fs::read_to_string(format!("/proc/{pid}/status"))?, "RssAnon:") * 1024)

@@ -97,7 +97,7 @@ impl Engine {
 
     /// When the next collapse may begin as far as making memory ready for it is concerned.
     pub(super) fn ready_at_ns(&mut self, now_ns: u64) -> u64 {
-        match self.readiness.is_wanted() && !self.options.dry_run {
+        match self.readiness.is_wanted() && !self.options.dry_run && self.idle.has_spare(now_ns) {
             true => self.ready_pace.next_ns(now_ns),
             false => now_ns,
         }
@@ -151,11 +151,14 @@ impl Engine {
         let before = hiroma_sys::cpu::thread_ns();
         let made_ready_ns = self.readiness.before();
         let cpu = hiroma_sys::cpu::thread_ns();
-        self.ready_pace.spend(cpu - before);
+        let is_spared = self.idle.has_spare(now_ns);
+        if is_spared {
+            self.ready_pace.spend(cpu - before);
+        }
         let began = Instant::now();
         let result = self.target.advise(&[span], Advice::Collapse);
         let duration_ns = elapsed_ns(&began);
-        let spent_ns = hiroma_sys::cpu::thread_ns() - cpu;
+        let spent_ns = hiroma_sys::cpu::thread_ns() - if is_spared { cpu } else { before };
         match touches_per_s {
             Some(_) => self.pay(spent_ns),
             None => self.pace.spend(spent_ns),

@@ -8,6 +8,7 @@
 
 mod access;
 mod act;
+mod idle;
 mod survey;
 mod types;
 
@@ -40,9 +41,10 @@ const ROUNDS_PER_PASS: usize = 16;
 /// Minimum number of ranges in a round.
 const RANGES_PER_ROUND_MIN: usize = 32;
 
-/// Share of one processor that making memory ready may take, in millionths, and the credit for it.
-/// A hypervisor takes milliseconds for each huge page, in which the process is not held up, and hot
-/// ranges should not wait for minutes.
+/// Share of one processor that making memory ready may take while a processor is idle, in
+/// millionths, and the credit for it. A hypervisor takes milliseconds for each huge page, in which
+/// the process is not held up, and hot ranges should not wait for minutes. Where all processors are
+/// busy, it is paid for like the collapse.
 const READY_PPM: u64 = 200_000;
 const READY_CREDIT_NS: u64 = 3_000_000_000;
 
@@ -140,6 +142,7 @@ pub struct Engine {
     surveys: Option<Surveys>,
     /// Pays for making memory ready.
     ready_pace: Pace,
+    idle: idle::Idle,
     phase: Phase,
     state: State,
     pass: Pass,
@@ -185,6 +188,7 @@ impl Engine {
             burden: Pace::new(options.slowdown_ppm, options.burst_ns, now_ns),
             window: options.window,
             stall: Stall::new(options.stall_ns),
+            idle: idle::Idle::default(),
             ready_pace: Pace::new(READY_PPM, READY_CREDIT_NS, now_ns),
             readiness: if options.make_ready { Readiness::new() } else { Readiness::off() },
             surveys,
