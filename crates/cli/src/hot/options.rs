@@ -105,8 +105,8 @@ struct Limiting {
     #[arg(long, value_name = "PAGES", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=512))]
     threshold: u16,
     /// Share of one processor that collapsing ranges may use whose pages are all present, in
-    /// addition to --cpu (and where a hypervisor has taken back free memory, up to 20% and once 3s
-    /// to have it backed again, while a processor is idle)
+    /// addition to --cpu (where a hypervisor has taken back free memory, up to 20% more to have it
+    /// backed again, while a processor is idle)
     #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
     collapse: Share,
     /// Stop if the 99th percentile of collapse times exceeds this

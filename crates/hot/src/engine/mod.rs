@@ -46,7 +46,7 @@ const RANGES_PER_ROUND_MIN: usize = 32;
 /// the process is not held up, and hot ranges should not wait for minutes. Where all processors are
 /// busy, it is paid for like the collapse.
 const READY_PPM: u64 = 200_000;
-const READY_CREDIT_NS: u64 = 3_000_000_000;
+const READY_CREDIT_NS: u64 = 200_000_000;
 
 /// Minimum number of passes before managing may settle: over fewer windows, rarely touched pages
 /// look cold.
