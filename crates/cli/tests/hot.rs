@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::HIROMA;
-use common::hot::{Load, hot, possible, text};
+use common::hot::{Load, hot, manage_once, possible, text};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -153,7 +153,7 @@ fn manage_collapses_explains_and_undoes() {
     // On a busy machine a call may find nothing to do because the process has not run yet.
     while load.huge_bytes() == 0 {
         assert!(Instant::now() < deadline, "nothing became huge");
-        let managed = hot(&["manage", "--once", "--pid", &pid, "--cpu", "50%", "--stall", "60s"]);
+        let managed = manage_once(&load, &[]);
         assert!(managed.status.success(), "{}", text(&managed.stderr));
     }
     let huge = load.huge_bytes();
@@ -186,18 +186,7 @@ fn manage_respects_the_budget() {
         return;
     }
     let load = Load::start(32, "sequential", |_| {});
-    let managed = hot(&[
-        "manage",
-        "--once",
-        "--pid",
-        &load.pid(),
-        "--cpu",
-        "50%",
-        "--stall",
-        "60s",
-        "--budget",
-        "6M",
-    ]);
+    let managed = manage_once(&load, &["--budget", "6M"]);
     assert!(managed.status.success(), "{}", text(&managed.stderr));
     assert!(load.huge_bytes() <= 3 * HUGE);
 }

@@ -135,18 +135,7 @@ fn started(program: &Path, args: &[&Path], bytes: u64) -> (Load, BTreeMap<String
 
 /// Manages once, and returns its final message.
 fn manage_once(load: &Load) -> String {
-    let managed = hot(&[
-        "manage",
-        "--once",
-        "--pid",
-        &load.pid(),
-        "--cpu",
-        "50%",
-        "--stall",
-        "60s",
-        "--window",
-        "50ms",
-    ]);
+    let managed = common::hot::manage_once(load, &["--window", "50ms"]);
     assert!(managed.status.success(), "{}", text(&managed.stderr));
     text(&managed.stderr)
 }

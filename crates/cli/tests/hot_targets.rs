@@ -160,18 +160,7 @@ fn manage(load: &Load) {
     let deadline = Instant::now() + LIMIT;
     while load.huge_bytes() == 0 {
         assert!(Instant::now() < deadline, "nothing became huge");
-        let managed = hot(&[
-            "manage",
-            "--once",
-            "--pid",
-            &load.pid(),
-            "--cpu",
-            "50%",
-            "--stall",
-            "60s",
-            "--window",
-            "50ms",
-        ]);
+        let managed = common::hot::manage_once(load, &["--window", "50ms"]);
         assert!(managed.status.success(), "{}", text(&managed.stderr));
     }
 }

@@ -11,7 +11,6 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use hiroma_policy::huge::survey::SAVED_PER_TOUCH_NS;
 use hiroma_policy::huge::{Decision, Reason};
 use hiroma_sys::hot::target;
 use hiroma_sys::private::private_dir;
@@ -101,9 +100,6 @@ pub enum Entry {
         /// if it was not.
         #[serde(default)]
         ready_ns: u64,
-        /// First touches of its pages in a second, as a survey estimated them; 0 if a pass found it.
-        #[serde(default)]
-        touches_per_s: u64,
     },
     /// The kernel refused to collapse a range.
     Refused { at_ms: u64, address: u64, error: String },
@@ -139,9 +135,6 @@ pub struct Totals {
     pub clear_ns: u64,
     pub scan_ns: u64,
     pub count_ns: u64,
-    /// Time that the collapses save in each second, as estimated when they were made, if the program
-    /// continues as before.
-    pub saved_ns_per_s: u64,
     /// Hot pages in collapsed ranges: that many translations became one per range.
     pub hot_pages: u64,
 }
@@ -165,10 +158,7 @@ impl Totals {
     /// Adds one entry.
     pub fn add(&mut self, entry: &Entry) {
         match entry {
-            Entry::Collapse {
-                hot_pages, added_bytes, took_ns, ready_ns, touches_per_s, ..
-            } => {
-                self.saved_ns_per_s += touches_per_s * SAVED_PER_TOUCH_NS;
+            Entry::Collapse { hot_pages, added_bytes, took_ns, ready_ns, .. } => {
                 self.ready_ns += ready_ns;
                 self.collapses += 1;
                 self.added_bytes += added_bytes;
@@ -406,7 +396,6 @@ mod tests {
             added_bytes: 12 * 4096,
             took_ns,
             ready_ns: 0,
-            touches_per_s: 0,
         };
         ledger.note(&collapse(10));
         ledger.note(&collapse(30));

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 
 use hiroma_sys::hot::target::{Advice, Span, Target};
+use hiroma_sys::quiet::tasks::cpu_times;
 use hiroma_sys::vm::{Access, Reservation};
 use hiroma_units::{EXTENT, PAGE};
 
@@ -36,21 +37,18 @@ pub fn kib(text: &str, name: &str) -> u64 {
         .unwrap_or(0)
 }
 
-/// How long ago a process began that started `started` clock ticks after boot; 0 if unknown.
+/// How long ago a process began that started `started` clock ticks after boot.
 pub fn age_ns(started: u64) -> u64 {
-    let uptime = fs::read_to_string("/proc/uptime").unwrap_or_default();
-    let seconds = uptime.split_whitespace().next().and_then(|text| text.parse::<f64>().ok());
-    let uptime_ns = (seconds.unwrap_or(0.0) * 1e9) as u64;
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
     let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    uptime_ns.saturating_sub(started.saturating_mul(tick_ns))
+    now_ns.saturating_sub(started.saturating_mul(tick_ns))
 }
 
-/// Idle time of all processors together since the machine started (`/proc/stat`; in clock ticks, so
-/// differences over less than some tenths of a second say little). None: unknown.
+/// Idle time of all processors together since the machine started, in clock ticks: differences over
+/// less than some tenths of a second say little. None: unknown.
 pub fn idle_ns() -> Option<u64> {
-    let text = fs::read_to_string("/proc/stat").ok()?;
-    let ticks: u64 = text.lines().next()?.split_whitespace().nth(4)?.parse().ok()?;
-    Some(ticks.saturating_mul(1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)))
+    Some(cpu_times().ok()?.iter().map(|times| times.idle_ns).sum())
 }
 
 /// Bytes of anonymous memory that process `pid` has resident (`RssAnon`).

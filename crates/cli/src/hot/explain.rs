@@ -1,6 +1,6 @@
 //! `hiroma hot explain`: shows the ledger as text.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io::{Write, stdout};
 use std::process::ExitCode;
 
@@ -8,7 +8,6 @@ use anyhow::Result;
 use hiroma_hot::ledger::{Entry, Ledger, Totals, huge_ranges, last_manager};
 use hiroma_hot::{LedgerDir, machine};
 use hiroma_memload::server::memory;
-use hiroma_policy::huge::survey::SAVED_PER_TOUCH_NS;
 use hiroma_sys::hot::target::started_at;
 use hiroma_units::{Bytes, EXTENT};
 
@@ -76,8 +75,7 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
     let gain = match huge {
         0 => "none: nothing is huge now".to_owned(),
         _ => format!(
-            "{hot_pages} hot pages are reached through {huge} translations now instead of one each{}",
-            estimated(entries, &ranges)
+            "{hot_pages} hot pages are reached through {huge} translations now instead of one each"
         ),
     };
     text.push_str(&format!(
@@ -107,25 +105,6 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         ));
     }
     text
-}
-
-/// What the ranges that are huge now save, as estimated from samples before they became huge.
-fn estimated(entries: &[Entry], huge: &BTreeMap<u64, u16>) -> String {
-    let mut touches: BTreeMap<u64, u64> = BTreeMap::new();
-    for entry in entries {
-        if let Entry::Collapse { address, touches_per_s, .. } = entry {
-            touches.insert(*address, *touches_per_s);
-        }
-    }
-    let touches_per_s: u64 = huge.keys().filter_map(|address| touches.get(address)).copied().sum();
-    if touches_per_s == 0 {
-        return String::new();
-    }
-    format!(
-        "; if the program goes on as it was sampled, {:.0} ms of each second are saved (an estimate: {} ns for each of {touches_per_s} first touches; time the program to know)",
-        (touches_per_s * SAVED_PER_TOUCH_NS) as f64 / 1e6,
-        SAVED_PER_TOUCH_NS
-    )
 }
 
 fn tracking(totals: &Totals) -> String {
@@ -215,7 +194,6 @@ fn line(entry: &Entry, how: How) -> String {
             added_bytes,
             took_ns,
             ready_ns,
-            ..
         } => {
             let us = |ns: u64| ns as f64 / 1e3;
             let took = match how {
@@ -302,7 +280,6 @@ mod tests {
             added_bytes: 0,
             took_ns: 0,
             ready_ns: 0,
-            touches_per_s: 0,
         };
         let text = told(std::process::id(), &[begin(true, true), collapse.clone()], true);
         for part in [

@@ -131,13 +131,12 @@ pub fn manage(
         totals.collapses.saturating_sub(totals.splits + totals.checks + huge / EXTENT as u64);
     let tracking_ns = totals.clear_ns + totals.scan_ns + totals.count_ns;
     let text = format!(
-        "{why}: {} ranges {verb} huge ({}), {} of them were split and {unmapped} unmapped since, {} are huge now, which saves about {:.0} ms of each second; {} refused, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms after {:.0} of making memory ready; \
+        "{why}: {} ranges {verb} huge ({}), {} of them were split and {unmapped} unmapped since, {} are huge now; {} refused, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms after {:.0} of making memory ready; \
          hiroma hot explain --pid {pid}",
         totals.collapses,
         Bytes(totals.collapses * EXTENT as u64),
         totals.splits + totals.checks,
         Bytes(huge),
-        totals.saved_ns_per_s as f64 / 1e6,
         totals.refusals,
         Bytes(totals.added_bytes),
         clock.now_ns() as f64 / 1e9,

@@ -26,7 +26,7 @@ use super::options::{Share, backend};
 
 /// Give huge pages to all registered processes, with fair shares between them.
 ///
-/// With --policy also to processes that its rules choose; see FILE below.
+/// With --policy also to processes that its rules choose; see below.
 /// Programs register through libhiroma (hps.h, hiroma.h); see hps(3). A program may register itself
 /// and processes of the same user; root may register any process. The budget is divided by use:
 /// idle huge pages are given to processes that need them. Prints one line on standard output when

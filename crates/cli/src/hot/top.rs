@@ -17,8 +17,8 @@ use super::manage::stopped;
 /// Show the processes that `hiroma hot serve` manages, live.
 ///
 /// Once each second: the huge pages that were made for each process, how many of them are in use,
-/// what is wanted beyond its share, and the time that is saved by estimate. Ends on SIGINT. Where
-/// standard output is no terminal, one table is printed.
+/// and what is wanted beyond its share. Ends on SIGINT. Where standard output is no terminal, one
+/// table is printed.
 #[derive(clap::Args)]
 pub struct Args {
     /// Path of the daemon's socket [default: as for serve]
@@ -65,10 +65,8 @@ fn table(status: &Value) -> String {
     for name in ["used", "idle", "wanted", "share"] {
         table = table.number(name, "");
     }
-    table = table.number("saved", "ms/s");
     for process in processes {
         let text = |name: &str| process[name].as_str().unwrap_or_default().to_owned();
-        let saved_ms = process["saved_ns_per_s"].as_u64().unwrap_or(0) as f64 / 1e6;
         table.row([
             process["pid"].to_string(),
             text("name"),
@@ -77,7 +75,6 @@ fn table(status: &Value) -> String {
             bytes(&process["idle_bytes"]),
             bytes(&process["wanted_bytes"]),
             bytes(&process["share_bytes"]),
-            format!("{saved_ms:.1}"),
         ]);
     }
     table.to_text()
@@ -93,10 +90,9 @@ mod tests {
     fn table_has_a_row_for_each_process() {
         let process = json!({
             "pid": 7, "name": "redis", "how": "chosen", "used_bytes": 4 << 20,
-            "saved_ns_per_s": 2_500_000,
         });
         let text = table(&json!({ "budget_bytes": 1 << 30, "processes": [process] }));
         assert!(text.contains("1 processes, 1GiB may be huge"), "{text}");
-        assert!(text.contains("redis") && text.contains("4MiB") && text.contains("2.5"), "{text}");
+        assert!(text.contains("redis") && text.contains("4MiB"), "{text}");
     }
 }

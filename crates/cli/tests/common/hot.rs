@@ -107,6 +107,14 @@ fn child_of(pid: u32) -> Option<u32> {
     fs::read_dir("/proc").ok()?.filter_map(Result::ok).find_map(of)
 }
 
+/// Manages `load` until there is nothing to do, whatever the machine's speed.
+#[allow(dead_code, reason = "not every test program manages")]
+pub fn manage_once(load: &Load, more: &[&str]) -> Output {
+    let pid = load.pid();
+    let args = ["manage", "--once", "--pid", &pid, "--cpu", "50%", "--stall", "60s"];
+    hot(&[&args[..], more].concat())
+}
+
 pub fn hot(args: &[&str]) -> Output {
     Command::new(HIROMA).arg("hot").args(args).stdin(Stdio::null()).output().unwrap()
 }

@@ -32,6 +32,13 @@ pub(super) enum CollapseOutcome {
     Enough,
 }
 
+/// From whose share the time of a collapse is taken.
+#[derive(Clone, Copy)]
+pub(super) enum Payer {
+    Passes,
+    Surveys,
+}
+
 /// The kernel's error, and its meaning for `MADV_COLLAPSE` (`madvise(2)`).
 fn refusal_text(error: &io::Error) -> String {
     let meaning = match Errno::from_io_error(error) {
@@ -78,7 +85,7 @@ impl Engine {
                 busy = true;
                 break;
             }
-            match self.collapse(now_ns, fact, None)? {
+            match self.collapse(now_ns, fact, Payer::Passes)? {
                 CollapseOutcome::Done(_) => {
                     step.collapsed += 1;
                     busy = true;
@@ -118,13 +125,12 @@ impl Engine {
         true
     }
 
-    /// Collapses a range. `touches_per_s`: a survey found it and estimated these first touches of
-    /// pages, and its time is taken from the share of the surveys.
+    /// Collapses a range.
     pub(super) fn collapse(
         &mut self,
         now_ns: u64,
         fact: &RangeFacts,
-        touches_per_s: Option<u64>,
+        payer: Payer,
     ) -> Result<CollapseOutcome, HotError> {
         let span = Span { start: fact.range * RANGE, len: RANGE };
         let missing = (PAGES_PER_EXTENT as u64).saturating_sub(u64::from(fact.present));
@@ -137,7 +143,6 @@ impl Engine {
             added_bytes: missing * PAGE as u64,
             took_ns: 0,
             ready_ns: 0,
-            touches_per_s: touches_per_s.unwrap_or(0),
         };
         let memo = self.memos.entry(fact.range).or_default();
         if self.options.dry_run {
@@ -159,9 +164,9 @@ impl Engine {
         let result = self.target.advise(&[span], Advice::Collapse);
         let duration_ns = elapsed_ns(&began);
         let spent_ns = hiroma_sys::cpu::thread_ns() - if is_spared { cpu } else { before };
-        match touches_per_s {
-            Some(_) => self.pay(spent_ns),
-            None => self.pace.spend(spent_ns),
+        match payer {
+            Payer::Surveys => self.pay(spent_ns),
+            Payer::Passes => self.pace.spend(spent_ns),
         }
         let memo = self.memos.entry(fact.range).or_default();
         match result {

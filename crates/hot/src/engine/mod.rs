@@ -280,6 +280,9 @@ impl Engine {
             State::Settled | State::Tracking => {}
         }
         step.collapsed += u32::from(self.collapse_due(now_ns)?);
+        if matches!(self.state, State::Stopped(_)) {
+            return Ok(());
+        }
         match self.phase {
             Phase::Watching { until_ns, .. } if now_ns >= until_ns => {
                 self.close_window()?;
@@ -529,9 +532,7 @@ impl Engine {
         Usage {
             huge_bytes: bytes(self.huge_ranges()),
             used_bytes: bytes(used),
-            wanted_bytes: bytes(
-                self.wanted_ranges + self.surveys.as_ref().map_or(0, |surveys| surveys.over_budget),
-            ),
+            wanted_bytes: bytes(self.wanted_ranges),
         }
     }
 

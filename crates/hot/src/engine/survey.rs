@@ -15,8 +15,8 @@ use hiroma_sys::hot::maps;
 use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
 
-use super::act::CollapseOutcome;
-use super::{Engine, Phase, State, elapsed_ns};
+use super::act::{CollapseOutcome, Payer};
+use super::{Engine, Phase, elapsed_ns};
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
 use crate::layout::Layout;
@@ -50,8 +50,6 @@ pub(super) struct Surveys {
     /// Ranges to be collapsed, the hottest first, with their first touches of pages in a second.
     due: VecDeque<(u64, u64)>,
     free_huge_pages: u64,
-    /// Ranges that the last survey would have collapsed if the budget allowed it.
-    pub(super) over_budget: u64,
     /// Number of surveys, for the place of the sample, and those in a row without a collapse.
     turn: u64,
     idle: u32,
@@ -75,7 +73,6 @@ impl Surveys {
             rest: Vec::new(),
             due: VecDeque::new(),
             free_huge_pages: 0,
-            over_budget: 0,
             turn: 0,
             idle: 0,
             next_ns: now_ns,
@@ -231,7 +228,7 @@ impl Engine {
             });
         }
         surveys.idle = surveys.idle.saturating_add(1);
-        (surveys.due, surveys.over_budget) = (due.into(), 0);
+        surveys.due = due.into();
         surveys.free_huge_pages = machine::free_huge_pages();
         let counted = hiroma_sys::cpu::thread_ns();
         self.pace.spend(counted - cpu);
@@ -246,19 +243,14 @@ impl Engine {
     /// Collapses the hottest range that is due, if its share allows. Returns whether it did.
     pub(super) fn collapse_due(&mut self, now_ns: u64) -> Result<bool, HotError> {
         let ready_ns = self.ready_at_ns(now_ns);
+        let budget_bytes = self.options.settings.budget_bytes;
+        let is_over_budget = budget_bytes != u64::MAX
+            && (self.huge_ranges() + 1).saturating_mul(EXTENT as u64) > budget_bytes;
         let Some(surveys) = &mut self.surveys else { return Ok(false) };
         if surveys.due.is_empty() || surveys.purse.next_ns(now_ns).max(ready_ns) > now_ns {
             return Ok(false);
         }
-        if surveys.free_huge_pages == 0 {
-            surveys.due.clear();
-            return Ok(false);
-        }
-        let budget = self.options.settings.budget_bytes;
-        if budget != u64::MAX
-            && self.memos.values().filter(|memo| memo.ours).count() as u64 >= budget / EXTENT as u64
-        {
-            surveys.over_budget = surveys.due.len() as u64;
+        if surveys.free_huge_pages == 0 || is_over_budget {
             surveys.due.clear();
             return Ok(false);
         }
@@ -277,7 +269,7 @@ impl Engine {
             may_be_huge: true,
             ..RangeFacts::default()
         };
-        let outcome = self.collapse(now_ns, &fact, Some(touches_per_s))?;
+        let outcome = self.collapse(now_ns, &fact, Payer::Surveys)?;
         if let Some(surveys) = &mut self.surveys {
             match outcome {
                 CollapseOutcome::Done(duration_ns) => {
@@ -290,7 +282,7 @@ impl Engine {
             }
         }
         self.stop_if_stalled(now_ns);
-        Ok(matches!(outcome, CollapseOutcome::Done(_)) && self.state != State::Gone)
+        Ok(matches!(outcome, CollapseOutcome::Done(_)))
     }
 
     /// Deducts the time of a collapse from its share.

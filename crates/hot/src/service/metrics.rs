@@ -21,7 +21,6 @@ pub struct Figures {
     pub huge_used_bytes: u64,
     pub huge_idle_bytes: u64,
     pub wanted_bytes: u64,
-    pub saved_ns_per_s: u64,
 }
 
 /// Gauges of one daemon.
@@ -33,7 +32,6 @@ pub struct Metrics {
     used: Family<OfProcess, Gauge>,
     idle: Family<OfProcess, Gauge>,
     wanted: Family<OfProcess, Gauge>,
-    saved: Family<OfProcess, Gauge>,
     known: BTreeSet<OfProcess>,
 }
 
@@ -45,7 +43,7 @@ impl Metrics {
         self.processes.set(processes.len() as i64);
         let now: BTreeSet<OfProcess> = processes.iter().map(|(of, _)| of.clone()).collect();
         for of in self.known.difference(&now) {
-            for family in [&self.share, &self.used, &self.idle, &self.wanted, &self.saved] {
+            for family in [&self.share, &self.used, &self.idle, &self.wanted] {
                 family.remove(of);
             }
         }
@@ -55,7 +53,6 @@ impl Metrics {
             self.used.get_or_create(&of).set(gauge(figures.huge_used_bytes));
             self.idle.get_or_create(&of).set(gauge(figures.huge_idle_bytes));
             self.wanted.get_or_create(&of).set(gauge(figures.wanted_bytes));
-            self.saved.get_or_create(&of).set(gauge(figures.saved_ns_per_s / 1000));
         }
     }
 
@@ -73,11 +70,6 @@ impl Metrics {
         ] {
             registry.register_with_unit(name, help, Unit::Bytes, family.clone());
         }
-        registry.register(
-            "saved_microseconds_per_second",
-            "Time that huge pages save, as estimated from samples when they were made",
-            self.saved.clone(),
-        );
         registry
     }
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use hiroma_sys::host::proc;
 use hiroma_sys::notify::monotonic_ns;
 use hiroma_units::{Bytes, PAGE};
+use nix::unistd::User;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 use wildmatch::WildMatch;
@@ -123,11 +124,9 @@ impl Rules {
     }
 }
 
-/// The number of a user in `/etc/passwd`.
+/// The number of a user.
 fn uid_of(name: &str) -> Option<u32> {
-    let text = fs::read_to_string("/etc/passwd").ok()?;
-    let line = text.lines().find(|line| line.split(':').next() == Some(name))?;
-    line.split(':').nth(2)?.parse().ok()
+    Some(User::from_name(name).ok()??.uid.as_raw())
 }
 
 /// What the rules ask about a process.
@@ -143,12 +142,13 @@ struct Facts {
 }
 
 impl Facts {
+    /// None: the process has ended, or is a thread of the kernel.
     fn of(pid: u32) -> Option<Facts> {
         let stat = proc::stat(pid)?;
+        let resident_pages: u64 = proc::field(&stat, proc::RESIDENT).filter(|pages| *pages > 0)?;
         let dir = PathBuf::from(format!("/proc/{pid}"));
         let file = fs::read_link(dir.join("exe")).ok();
         let file = file.as_deref().and_then(Path::file_name).unwrap_or_default();
-        let resident_pages: u64 = proc::field(&stat, proc::RESIDENT)?;
         // Version 2 has one line, `0::/path`; in version 1 systemd's hierarchy has the whole path.
         let groups = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
         let group = groups
@@ -228,7 +228,6 @@ impl Selector {
         });
         let chosen = |(&pid, own_facts): (&u32, &Facts)| {
             let is_open = pid != own
-                && own_facts.resident > Bytes(0)
                 && !refused.contains_key(&(pid, own_facts.started))
                 && machine::age_ns(own_facts.started) >= AGE_NS_MIN;
             let rule = is_open.then(|| self.rules.rule(&family(facts, pid))).flatten()?;

@@ -23,7 +23,6 @@ impl Daemon {
                 huge_used_bytes: bytes(used.active),
                 huge_idle_bytes: bytes(used.idle),
                 wanted_bytes: bytes(used.wanted),
-                saved_ns_per_s: member.watch.saved_ns_per_s(),
             };
             (OfProcess { pid: member.pid, name: name_of(member.pid) }, figures)
         };
@@ -46,7 +45,6 @@ impl Daemon {
                 "used_bytes": bytes(used.active),
                 "idle_bytes": bytes(used.idle),
                 "wanted_bytes": bytes(used.wanted),
-                "saved_ns_per_s": member.watch.saved_ns_per_s(),
             })
         };
         let mut processes: Vec<Value> = self.members().map(|(_, member)| of(member)).collect();

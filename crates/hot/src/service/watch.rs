@@ -27,11 +27,6 @@ pub trait Watch {
     /// How it uses huge pages that the daemon made.
     fn use_of_huge_pages(&self) -> Use;
 
-    /// Time in each second that its huge pages save, as estimated when they were made.
-    fn saved_ns_per_s(&self) -> u64 {
-        0
-    }
-
     /// Changes how many ranges of 2 MiB the daemon may make huge.
     fn set_budget_ranges(&mut self, ranges: u64);
 
@@ -105,10 +100,6 @@ impl Watch for EngineWatch {
             wanted: ranges(usage.wanted_bytes),
             idle: ranges(usage.huge_bytes).saturating_sub(active),
         }
-    }
-
-    fn saved_ns_per_s(&self) -> u64 {
-        self.engine.ledger().totals().saved_ns_per_s
     }
 
     fn set_budget_ranges(&mut self, ranges: u64) {

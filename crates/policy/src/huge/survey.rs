@@ -12,7 +12,7 @@ use hiroma_units::PAGES_PER_EXTENT;
 /// Time that the program saves for each first touch of a page in a window, after which the
 /// processor has the translation in its caches until it needs the place for another one. Random
 /// accesses to 4 GiB save 0.17 us each, and more than one access follows each translation.
-pub const SAVED_PER_TOUCH_NS: u64 = 100;
+const SAVED_PER_TOUCH_NS: u64 = 100;
 /// Bounds of the time for which the present use is expected to continue.
 pub const HORIZON_NS_MIN: u64 = 10_000_000_000;
 const HORIZON_NS_MAX: u64 = 600_000_000_000;
