@@ -12,6 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use hiroma_policy::huge::{Decision, Reason};
+use hiroma_sys::host::dirs;
 use hiroma_sys::hot::target;
 use hiroma_sys::private::private_dir;
 use rustix::fs::{FlockOperation, flock};
@@ -30,10 +31,7 @@ impl LedgerDir {
     /// The directory of this user.
     pub fn of_this_user() -> LedgerDir {
         let uid = rustix::process::geteuid().as_raw();
-        let runtime = std::env::var_os("XDG_RUNTIME_DIR")
-            .map(PathBuf::from)
-            .filter(|dir| dir.is_absolute() && dir.is_dir());
-        LedgerDir(match runtime {
+        LedgerDir(match dirs::runtime() {
             _ if uid == 0 => PathBuf::from("/run/hiroma"),
             Some(dir) => dir.join("hiroma"),
             None => PathBuf::from(format!("/tmp/hiroma-{uid}")),

@@ -2,8 +2,8 @@
 //! ([`hiroma_policy::huge::warm`]).
 
 use hiroma_policy::huge::Warming;
+use hiroma_sys::cpu::now_ns;
 use hiroma_sys::hugearena::SparePage;
-use hiroma_sys::notify::monotonic_ns;
 
 /// The state for one process. No method allocates from the heap or takes a lock: it may be used in
 /// a signal handler.
@@ -34,9 +34,9 @@ impl Readiness {
     /// in nanoseconds, if anything was done.
     pub fn before(&self) -> Option<u64> {
         let spare = self.spare.as_ref().filter(|_| self.warming.is_wanted())?;
-        let began = monotonic_ns();
+        let began = now_ns();
         spare.make_ready();
-        Some(monotonic_ns() - began)
+        Some(now_ns() - began)
     }
 
     /// Records how long the collapse after that took.

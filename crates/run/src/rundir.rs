@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use hiroma_sys::host::dirs;
 
 use crate::processes;
 
@@ -52,9 +53,7 @@ impl Drop for RunDir {
 /// Directories that may contain the run directories of user `uid`. New ones are made in the first.
 pub fn parents(uid: u32) -> Vec<PathBuf> {
     let own = uid == rustix::process::geteuid().as_raw();
-    let runtime = std::env::var_os("XDG_RUNTIME_DIR")
-        .map(PathBuf::from)
-        .filter(|dir| own && dir.is_absolute() && dir.is_dir());
+    let runtime = dirs::runtime().filter(|_| own);
     let fallbacks =
         ["/tmp", "/dev/shm", "/var/tmp"].map(|dir| PathBuf::from(format!("{dir}/hiroma-{uid}")));
     runtime.map(|dir| dir.join("hiroma")).into_iter().chain(fallbacks).collect()

@@ -185,7 +185,7 @@ pub fn stay_on(cpu: usize) -> bool {
     Cpus::only(cpu).confine(this_thread())
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Nanoseconds of CLOCK_MONOTONIC, which C programs can read too. May be called in a handler.
 pub fn now_ns() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -226,12 +226,6 @@ pub fn wait(fds: &[BorrowedFd<'_>], signal: i32, timeout_ms: i64) -> io::Result<
     }
 }
 
-/// Nanoseconds of CLOCK_MONOTONIC, which C programs can read too. May be called in a handler.
-pub fn monotonic_ns() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;

@@ -3,8 +3,8 @@
 
 use hiroma_hot::Readiness;
 use hiroma_hot::service::protocol::{HandlingResult, Page};
+use hiroma_sys::cpu::now_ns;
 use hiroma_sys::hugearena::collapse;
-use hiroma_sys::notify::monotonic_ns;
 use hiroma_units::EXTENT;
 
 /// Time that a function of the program should take at most.
@@ -67,7 +67,7 @@ pub fn handle(
     let mut outcome = HandlingResult::default();
     let range_of = |page: &Page| page.address / EXTENT as u64;
     for range in pages.chunk_by(|a, b| range_of(a) == range_of(b)) {
-        let begin = monotonic_ns();
+        let begin = now_ns();
         let choice = match program.decide(range) {
             Choice::Default if range.len() >= collapse_pages && *may_collapse > 0 => {
                 Choice::Collapse
@@ -78,7 +78,7 @@ pub fn handle(
             Choice::Default => Choice::Leave,
             chosen => chosen,
         };
-        outcome.call_ns_max = outcome.call_ns_max.max(monotonic_ns().saturating_sub(begin));
+        outcome.call_ns_max = outcome.call_ns_max.max(now_ns().saturating_sub(begin));
         let done = match choice {
             Choice::Collapse if *may_collapse == 0 => {
                 outcome.left += 1;
@@ -116,10 +116,10 @@ fn make_huge(address: usize, readiness: &mut Readiness) -> Result<(), Refused> {
             std::thread::yield_now();
         }
         let made_ready_ns = readiness.before();
-        let began = monotonic_ns();
+        let began = now_ns();
         match collapse(address, EXTENT) {
             Ok(()) => {
-                readiness.note(made_ready_ns, monotonic_ns() - began);
+                readiness.note(made_ready_ns, now_ns() - began);
                 return Ok(());
             }
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
@@ -134,9 +134,9 @@ fn make_huge(address: usize, readiness: &mut Readiness) -> Result<(), Refused> {
 /// Has the program move the objects of a range, in slices. False if that failed.
 fn compact(range: &[Page], program: &impl Program, outcome: &mut HandlingResult) -> bool {
     for _ in 0..SLICES_MAX {
-        let begin = monotonic_ns();
+        let begin = now_ns();
         let slice = program.compact(range, begin + SLICE_NS);
-        outcome.call_ns_max = outcome.call_ns_max.max(monotonic_ns().saturating_sub(begin));
+        outcome.call_ns_max = outcome.call_ns_max.max(now_ns().saturating_sub(begin));
         match slice {
             Slice::Done => {
                 outcome.compacted += 1;

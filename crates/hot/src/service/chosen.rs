@@ -1,6 +1,6 @@
 //! Processes that the daemon manages by rules.
 
-use hiroma_sys::notify::monotonic_ns;
+use hiroma_sys::cpu::now_ns;
 use rustix::process::{PidfdFlags, pidfd_open};
 
 use super::daemon::{Daemon, Member};
@@ -42,7 +42,7 @@ impl Daemon {
             self.add_chosen(*chosen);
         }
         if !new.is_empty() {
-            self.share_out(monotonic_ns());
+            self.share_out(now_ns());
         }
         // The rest follows soon, but the processes that are managed have their turn in between.
         self.choose_at_ns =
@@ -67,7 +67,7 @@ impl Daemon {
                 let line = format!("process {pid} is chosen, tracked by {}", watch.backend());
                 self.next_id += 1;
                 let notice = Notice::new(usize::MAX, u64::MAX);
-                let now = monotonic_ns();
+                let now = now_ns();
                 let mut member = Member::new(pid, pidfd, wish, watch, notice, now);
                 member.is_chosen = true;
                 self.chosen.insert(self.next_id, member);

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hiroma_sys::host::dirs;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
@@ -61,9 +62,7 @@ pub fn own_socket() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return Path::new("/run").join(FILE_NAME);
     }
-    let runtime =
-        std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
-    runtime
+    dirs::runtime()
         .unwrap_or_else(|| format!("/tmp/hiroma-{}", rustix::process::geteuid().as_raw()).into())
         .join(FILE_NAME)
 }

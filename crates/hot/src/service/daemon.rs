@@ -9,7 +9,8 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use hiroma_policy::huge::shares::{Shares, Use};
-use hiroma_sys::notify::{self, monotonic_ns};
+use hiroma_sys::cpu::now_ns;
+use hiroma_sys::notify;
 use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -171,10 +172,10 @@ impl Daemon {
     /// Serves until `stop` is readable.
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> io::Result<()> {
         loop {
-            let now = monotonic_ns();
+            let now = now_ns();
             self.choose(now);
             self.step_members(now);
-            let wait_ns = self.next_ns().saturating_sub(monotonic_ns()).min(60_000_000_000);
+            let wait_ns = self.next_ns().saturating_sub(now_ns()).min(60_000_000_000);
             let timeout = Timespec {
                 tv_sec: (wait_ns / 1_000_000_000) as i64,
                 tv_nsec: (wait_ns % 1_000_000_000) as i64,
@@ -275,7 +276,7 @@ impl Daemon {
     }
 
     fn answer_one(&mut self, id: u64, header: &Header) -> Result<(), Errno> {
-        let now = monotonic_ns();
+        let now = now_ns();
         if header.version != VERSION {
             let socket = &self.peers[&id].socket;
             let text = format!(
@@ -395,7 +396,7 @@ impl Daemon {
         };
         let watch = (self.open)(&Registration { pid, ..wish })
             .map_err(|error| (errno_of(&error), error.to_string()))?;
-        let now = monotonic_ns();
+        let now = now_ns();
         let notice = Notice::new(wish.pages_min as usize, self.options.overdue_ns);
         let member = Member { event, ..Member::new(pid, pidfd, wish, watch, notice, now) };
         if let Some(peer) = self.peers.get_mut(&id) {
@@ -424,7 +425,7 @@ impl Daemon {
                 selector.refuse(member.pid, RETRY_NS);
             }
             drop(member);
-            self.share_out(monotonic_ns());
+            self.share_out(now_ns());
         }
     }
 

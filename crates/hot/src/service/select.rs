@@ -6,8 +6,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use hiroma_sys::cpu::now_ns;
 use hiroma_sys::host::proc;
-use hiroma_sys::notify::monotonic_ns;
 use hiroma_units::{Bytes, PAGE};
 use nix::unistd::User;
 use serde::de::Error as _;
@@ -222,7 +222,7 @@ impl Selector {
             }
         }
         let (facts, refused) = (&self.facts, &mut self.refused);
-        let now = monotonic_ns();
+        let now = now_ns();
         refused.retain(|(pid, started), until_ns| {
             now < *until_ns && facts.get(pid).is_some_and(|facts| facts.started == *started)
         });
@@ -240,7 +240,7 @@ impl Selector {
     /// The process cannot be managed: it is not chosen again for this time.
     pub fn refuse(&mut self, pid: u32, for_ns: u64) {
         if let Some(facts) = self.facts.get(&pid) {
-            self.refused.insert((pid, facts.started), monotonic_ns().saturating_add(for_ns));
+            self.refused.insert((pid, facts.started), now_ns().saturating_add(for_ns));
         }
     }
 }

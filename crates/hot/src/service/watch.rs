@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use hiroma_policy::huge::shares::Use;
-use hiroma_sys::notify::monotonic_ns;
+use hiroma_sys::cpu::now_ns;
 use hiroma_units::{EXTENT, PAGE};
 
 use super::protocol::{Mode, Page, Registration};
@@ -66,7 +66,7 @@ impl Engines {
             };
             // The budget follows as soon as the shares are known.
             options.settings.budget_bytes = 0;
-            let engine = Engine::new(wish.pid, options, monotonic_ns())?;
+            let engine = Engine::new(wish.pid, options, now_ns())?;
             Ok(Box::new(EngineWatch { engine, wish: *wish }))
         })
     }
@@ -103,7 +103,7 @@ impl Watch for EngineWatch {
     }
 
     fn set_budget_ranges(&mut self, ranges: u64) {
-        self.engine.set_budget(ranges.saturating_mul(EXTENT as u64), monotonic_ns());
+        self.engine.set_budget(ranges.saturating_mul(EXTENT as u64), now_ns());
     }
 
     fn set_cpu_ppm(&mut self, cpu_ppm: u64) {

@@ -2,5 +2,6 @@
 //! limit it, and its processes.
 
 pub mod cgroup;
+pub mod dirs;
 pub mod memory;
 pub mod proc;
