@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hiroma_policy::PageBits;
+use hiroma_policy::working_set::WorkingSet;
 use hiroma_sys::shared::SharedWords;
 use hiroma_units::{BlockId, EXTENT, ExtentNo, PAGE};
 
@@ -179,6 +180,8 @@ pub struct Accessed {
     /// The next request begins here.
     next: u32,
     staged_pages: usize,
+    /// What the bits say about less local memory.
+    pub working_set: WorkingSet,
 }
 
 impl Accessed {
@@ -190,8 +193,9 @@ impl Accessed {
     /// Chooses the next extents in turn, in ascending order; forgets those without resident
     /// blocks.
     fn choose(&mut self, has_resident: impl Fn(u32) -> bool) {
-        let Accessed { extents, asked, next, .. } = self;
+        let Accessed { extents, asked, next, working_set, .. } = self;
         extents.retain(|&extent| has_resident(extent));
+        working_set.retain(|extent| extents.contains(&extent.0));
         asked.extend(extents.range(*next..).take(RANGES_MAX));
         let more = RANGES_MAX - asked.len();
         asked.extend(extents.range(..*next).take(more));
@@ -223,13 +227,19 @@ impl Core {
             return;
         }
         let base = (self.arena.base() / EXTENT) as u64;
-        let Core { live, accessed, replacement, extents: table, .. } = self;
+        let Core { live, accessed, replacement, extents: table, sector_order, .. } = self;
         let Some(board) = live.board.as_ref().filter(|board| !board.is_busy()) else { return };
-        if !accessed.asked.is_empty() {
+        let Accessed { asked, working_set, .. } = accessed;
+        if !asked.is_empty() {
             live.page.add(Counter::AccessedReads, 1);
-        }
-        for (at, extent) in accessed.asked.drain(..).enumerate() {
-            replacement.accessed(ExtentNo(extent), &board.bits(at));
+            for (at, &extent) in asked.iter().enumerate() {
+                let (bits, extent) = (board.bits(at), ExtentNo(extent));
+                replacement.accessed(extent, &bits);
+                let resident = table[extent.0 as usize].resident_pages(*sector_order);
+                working_set.read(extent, &bits, &resident);
+            }
+            asked.clear();
+            working_set.end_read();
         }
         if is_due {
             accessed.staged_pages = 0;

@@ -377,6 +377,7 @@ impl Core {
             + self.replacement.metadata_bytes()
             + self.lost.metadata_bytes()
             + self.departures.metadata_bytes()
+            + self.accessed.working_set.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
             + (self.probation.capacity()
                 + self.differing.capacity()
@@ -448,6 +449,9 @@ impl Core {
             self.forget_overlay(block);
         }
         self.replacement.admitted(block, origin);
+        if self.live.board.is_some() {
+            self.accessed.working_set.admitted(block, origin == Origin::Rescued);
+        }
         if self.replacement.len() > 4 * self.resident_blocks + 4096 {
             let mut replacement = std::mem::replace(&mut self.replacement, Box::new(Fifo::new()));
             replacement.compact(&mut |block| self.is_resident(block));

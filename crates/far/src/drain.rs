@@ -99,12 +99,8 @@ impl Core {
     /// will be fetched again.
     pub fn promotes(&self, block: BlockId) -> bool {
         let offered = self.drain.untaken < UNTAKEN_MAX || self.stamp % OFFERED_EVERY == 0;
-        // Demoted blocks make room in slabs that are in use.
-        let has_room = if self.sharing.demotes() {
-            self.store.takes_near()
-        } else {
-            self.store.has_room_near()
-        };
+        // Slabs that are in use have room too: blocks are overwritten, discarded and demoted.
+        let has_room = self.store.takes_near();
         if !offered || block.order() != self.sector_order || self.is_draining() || !has_room {
             return false;
         }

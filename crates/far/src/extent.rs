@@ -1,5 +1,6 @@
 //! The state of each extent and of each sector in it.
 
+use hiroma_policy::PageBits;
 use hiroma_policy::granularity::ExtentHistory;
 use hiroma_units::{Loc, PAGES_PER_EXTENT};
 use zerocopy::FromZeros;
@@ -228,6 +229,24 @@ impl Extent {
             .is_some_and(|detail| detail.resident[sector / 64] >> (sector % 64) & 1 == 1)
     }
 
+    /// The pages that are mapped into the program. A sector has 2^`order` pages.
+    pub fn resident_pages(&self, order: u8) -> PageBits {
+        if self.has(flag::RESIDENT) {
+            return [u64::MAX; PAGES_PER_EXTENT / 64];
+        }
+        let Some(detail) = self.detail.as_ref().filter(|_| self.resident_sectors > 0) else {
+            return PageBits::default();
+        };
+        if order == 0 {
+            return detail.resident;
+        }
+        let mut pages = PageBits::default();
+        (0..PAGES_PER_EXTENT)
+            .filter(|page| self.is_resident(page >> order))
+            .for_each(|page| pages[page / 64] |= 1 << (page % 64));
+        pages
+    }
+
     /// Small mode: records whether a sector is mapped into the program.
     pub fn set_resident(&mut self, sector: usize, on: bool) {
         let detail = self.detail_mut();
@@ -321,6 +340,18 @@ mod tests {
         extent.set_resident(6, false);
         extent.shrink();
         assert!(extent.is_away() && extent.table_bytes() == 0);
+    }
+
+    #[test]
+    fn pages_of_resident_sectors() {
+        let mut extent = Extent::new_zeroed();
+        assert_eq!(extent.resident_pages(0), PageBits::default());
+        [0, 63, 64].into_iter().for_each(|sector| extent.set_resident(sector, true));
+        let pages = |bits: PageBits| bits.iter().map(|word| word.count_ones()).sum::<u32>();
+        assert_eq!(extent.resident_pages(0)[..3], [1 | 1 << 63, 1, 0]);
+        assert_eq!(extent.resident_pages(2)[..5], [0xf, 0, 0, 0xf << 60, 0xf]);
+        extent.set(flag::RESIDENT, true);
+        assert_eq!(pages(extent.resident_pages(9)), 512);
     }
 
     #[test]

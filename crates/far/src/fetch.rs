@@ -232,6 +232,7 @@ impl Job {
         core.in_flight -= 1;
         if !core.blocks[&block].drains {
             core.count(Counter::FetchedBytes, self.locs.len() * self.sector_bytes);
+            core.accessed.working_set.fetched(block);
         }
         core.recorder.note("fetched", block.page(), self.locs.len(), self.words.len());
         let changed = core.apply_overlay(block, self.addr);

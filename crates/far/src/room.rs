@@ -53,6 +53,7 @@ impl Core {
             behind_bytes,
             limit_bytes,
             is_full,
+            growth: self.accessed.working_set.growth(self.resident_bytes as u64 + staged_bytes),
         };
         self.tend_departures(near_bytes);
         let held = Held {

@@ -16,6 +16,7 @@
 //! | [`prefetch`] | what is fetched ahead of need |
 //! | [`granularity`] | whether an extent moves whole or in sectors |
 //! | [`reuse`] | how much more local memory would have kept a block |
+//! | [`working_set`] | how many more fetches less local memory would need |
 //! | [`loss`] | what waiting has cost, and how much of it more local memory would save |
 //! | [`sharing`] | how much of local memory holds compressed blocks |
 //! | [`duplication`] | whether local blocks keep their compressed copies |
@@ -38,6 +39,7 @@ pub mod reclaim;
 pub mod replacement;
 pub mod reuse;
 pub mod sharing;
+pub mod working_set;
 
 pub use allocation::{AllocationKind, Allocator};
 pub use granularity::{ExtentHistory, Granularity, Mode, RegionHistory};

@@ -13,6 +13,7 @@
 //! its part of all far memory, blocks are *demoted*: those that were evicted first move behind.
 
 use crate::loss::Curve;
+use crate::working_set::Growth;
 
 /// Shares are counted in parts of local memory.
 pub const PARTS: u64 = 32;
@@ -29,9 +30,15 @@ const OVERHEAD_NS: u64 = 15_000;
 /// Assumed wait for compressed memory, and for the store behind, before one was measured.
 const NEAR_NS: u64 = 10_000;
 const BEHIND_NS: u64 = 100_000;
-/// A smaller share must save one part in this many; so must each step to a larger one.
+/// Assumed bytes of the program in a byte of compressed memory, before that is known, and the
+/// compressed bytes from which on it is.
+const PACKING: u128 = 2;
+const PACKED_MIN: u64 = 1 << 20;
+/// A smaller share must save one part in this many; so must one step to a larger one, and several
+/// at a time.
 const SPARED_BY_LESS: u128 = 4;
 const SPARED_BY_MORE: u128 = 64;
+const SPARED_BY_MANY: u128 = 8;
 /// Cost of moving 4 KiB from one store to the other. Another share is chosen when the present one
 /// has cost as much more than it: so a short phase of the program does not cause much moving, nor
 /// does a long one continue with the wrong share.
@@ -67,6 +74,8 @@ pub struct Seen {
     pub limit_bytes: u64,
     /// Compressed memory is full.
     pub is_full: bool,
+    /// Fetches that less room for the program would add, where that is known.
+    pub growth: Option<Growth>,
 }
 
 /// Fetches that a thread waited for.
@@ -121,6 +130,9 @@ pub struct Sharing {
     /// ns.
     regrets: [u128; PARTS as usize],
     demotes: bool,
+    /// Bytes of the program that a byte of compressed memory held, times 2^8, when that was last
+    /// known.
+    packing: u128,
 }
 
 impl Default for Sharing {
@@ -139,6 +151,7 @@ impl Default for Sharing {
             barred: (MOST + 1, 0, BARRED),
             regrets: [0; PARTS as usize],
             demotes: false,
+            packing: PACKING << 8,
         }
     }
 }
@@ -213,6 +226,9 @@ impl Sharing {
             behind_ns: (self.behind_ns + OVERHEAD_NS).max(near_ns),
             edge_per_mib: (self.rescues << 20) / self.staged_bytes.max(1 << 20),
         };
+        if seen.packed_bytes >= PACKED_MIN {
+            self.packing = (wide(seen.near_bytes) << 8) / wide(seen.packed_bytes);
+        }
         self.judge_demoting(seen, &period);
         let parts = self.choose(seen, &period);
         if self.samples > 4 * JUDGED_SAMPLES {
@@ -242,14 +258,27 @@ impl Sharing {
         if let Some(parts) = self.choose_smaller(seen, period, now) {
             return parts;
         }
-        let next = self.parts + 1;
-        if !seen.is_full || next > MOST || next >= self.barred.0 {
-            return self.parts;
+        self.choose_larger(seen, period, now).unwrap_or(self.parts)
+    }
+
+    /// The larger share against which the present one has the greatest regret, beyond the cost of
+    /// moving there. It can be far from the present one: as long as most fetches are from behind,
+    /// each step saves about as much as it costs, and only the last ones save much.
+    fn choose_larger(&mut self, seen: &Seen, period: &Period, now: u128) -> Option<u64> {
+        let mut best = (0, None);
+        for parts in self.parts + 1..(MOST + 1).min(self.barred.0) {
+            if !seen.is_full {
+                break;
+            }
+            let bytes = seen.limit_bytes / PARTS * (parts - self.parts);
+            let spared_min = if parts == self.parts + 1 { SPARED_BY_MORE } else { SPARED_BY_MANY };
+            let cost = self.cost_of_more(seen, period, bytes);
+            let regret = self.regret(parts, now, cost, spared_min);
+            if regret > self.moving(bytes) + best.0 {
+                best = (regret - self.moving(bytes), Some(parts));
+            }
         }
-        let part = seen.limit_bytes / PARTS;
-        let cost = self.cost_of_more(seen, period, part);
-        let regret = self.regret(next, now, cost, SPARED_BY_MORE);
-        if regret > seen.moving(part) { next } else { self.parts }
+        best.1
     }
 
     /// Adds to the regret of not having had a share of `parts`, which would have cost `cost`
@@ -273,8 +302,8 @@ impl Sharing {
             let bytes = seen.limit_bytes / PARTS * (self.parts - parts);
             let cost = self.cost_of_less(seen, period, bytes);
             let regret = self.regret(parts, now, cost, SPARED_BY_LESS);
-            if regret > seen.moving(bytes) + best.0 {
-                best = (regret - seen.moving(bytes), Some(parts));
+            if regret > self.moving(bytes) + best.0 {
+                best = (regret - self.moving(bytes), Some(parts));
             }
         }
         best.1
@@ -282,7 +311,7 @@ impl Sharing {
 
     /// Cost of the period with `bytes` less for compressed memory.
     fn cost_of_less(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
-        let packed = (seen.packing(bytes) >> 8) as u64;
+        let packed = (self.packing(bytes) >> 8) as u64;
         let left_ppm = self.spared.left_ppm(bytes);
         let fetches = wide(period.near + period.behind);
         if self.demotes {
@@ -302,19 +331,40 @@ impl Sharing {
 
     /// Cost of the period with `bytes` more for compressed memory.
     fn cost_of_more(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
-        let packed = (seen.packing(bytes) >> 8) as u64;
+        let packed = (self.packing(bytes) >> 8) as u64;
         let fetches = wide(period.near + period.behind);
         let behind = if self.demotes {
             // Compressed memory and the program's memory together hold this much more.
             self.behind_with(period, seen.near_bytes + packed.saturating_sub(bytes))
         } else {
-            let moved = wide(period.behind) * wide(packed) / wide(seen.behind_bytes.max(1));
+            let moved =
+                wide(period.behind) * wide(packed) / wide((seen.behind_bytes + bytes).max(1));
             wide(period.behind).saturating_sub(moved)
         };
         let known = (fetches - behind.min(fetches)) * wide(period.near_ns)
             + behind.min(fetches) * wide(period.behind_ns);
-        let added = (wide(period.edge_per_mib) * wide(bytes)) >> 20;
-        known + known * added / fetches.max(1)
+        known + known * self.added_ppm(seen, period, bytes) / 1_000_000
+    }
+
+    /// Fetches that `bytes` less for the program would add, in millionths. Without accessed bits
+    /// all bytes are assumed to be touched as densely as those that are evicted next.
+    fn added_ppm(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
+        let fetches = wide(period.near + period.behind).max(1);
+        let edge = (wide(period.edge_per_mib) * wide(bytes) * 1_000_000 / fetches) >> 20;
+        match seen.growth {
+            Some(growth) => growth.added_ppm(bytes).map_or(u128::from(u64::MAX), wide),
+            None => edge,
+        }
+    }
+
+    /// Bytes of the program that `bytes` of compressed memory hold, times 2^8.
+    fn packing(&self, bytes: u64) -> u128 {
+        self.packing * wide(bytes)
+    }
+
+    /// Cost of moving what `bytes` of compressed memory hold, in ns.
+    fn moving(&self, bytes: u64) -> u128 {
+        (self.packing(bytes) >> 8) / 4096 * wide(MOVED_NS)
     }
 
     /// Fetches from behind, if compressed memory held the last evicted `held_bytes`.
@@ -328,22 +378,6 @@ impl Sharing {
     }
 }
 
-impl Seen {
-    /// Bytes of the program that `bytes` of compressed memory hold, times 2^8.
-    fn packing(&self, bytes: u64) -> u128 {
-        if self.packed_bytes < 1 << 20 {
-            // Nothing is known yet.
-            return wide(bytes) << 9;
-        }
-        (wide(self.near_bytes) << 8) * wide(bytes) / wide(self.packed_bytes)
-    }
-
-    /// Cost of moving what `bytes` of compressed memory hold, in ns.
-    fn moving(&self, bytes: u64) -> u128 {
-        (self.packing(bytes) >> 8) / 4096 * wide(MOVED_NS)
-    }
-}
-
 fn wide(value: u64) -> u128 {
     u128::from(value)
 }
@@ -352,6 +386,8 @@ fn wide(value: u64) -> u128 {
 mod tests {
     use super::*;
     use crate::loss::bucket;
+    use crate::working_set::WorkingSet;
+    use hiroma_units::{BlockId, ExtentNo};
 
     const MIB: u64 = 1 << 20;
 
@@ -366,6 +402,7 @@ mod tests {
             behind_bytes: 120 * MIB,
             limit_bytes: 128 * MIB,
             is_full: true,
+            growth: None,
         }
     }
 
@@ -390,6 +427,32 @@ mod tests {
         // Few fetches are not worth moving what is in the stores.
         let few = run(&mut Sharing::new(), 1..=10, |round| seen(round, 100, 0), None);
         assert_eq!(few, None);
+    }
+
+    /// Uniform accesses: a share of 16 parts is worthwhile, although one more part is not.
+    fn uniform(round: u64, is_used: bool) -> Seen {
+        let mut set = WorkingSet::default();
+        let resident = [u64::MAX; 8];
+        for turn in 0..64u64 {
+            let used = if is_used { u64::MAX } else { 0x0101_0101_0101_0101 << (turn * 5 % 8) };
+            set.read(ExtentNo(0), &[used; 8], &resident);
+            (0..400).for_each(|page| set.fetched(BlockId::new(page, 0)));
+            set.end_read();
+        }
+        Seen { growth: set.growth(100 * MIB), packed_bytes: 10 * MIB, ..seen(round, 1000, 0) }
+    }
+
+    #[test]
+    fn share_far_from_the_present_one_is_chosen() {
+        let mut sharing = Sharing::new();
+        let first = (1..=400).find_map(|round| sharing.observe(&uniform(round, false)));
+        assert!(first > Some(12), "{first:?}");
+    }
+
+    #[test]
+    fn share_leaves_room_for_what_is_always_in_use() {
+        let chosen = run(&mut Sharing::new(), 1..=400, |round| uniform(round, true), None);
+        assert_eq!(chosen, None);
     }
 
     #[test]

@@ -105,10 +105,6 @@ impl Store for Shared {
         loc.0 % 3 == 1
     }
 
-    fn has_room_near(&self) -> bool {
-        true
-    }
-
     fn takes_near(&self) -> bool {
         lock(&self.shelf).places.len() % 2 == 0
     }

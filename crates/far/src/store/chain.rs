@@ -174,10 +174,6 @@ impl Store for ChainStore {
         self.shared.members.len() > 1 && self.shared.members[0].store.begin_drain()
     }
 
-    fn has_room_near(&self) -> bool {
-        self.shared.members.len() > 1 && self.shared.members[0].store.has_room_near()
-    }
-
     fn takes_near(&self) -> bool {
         self.shared.members.len() > 1 && self.shared.members[0].store.takes_near()
     }

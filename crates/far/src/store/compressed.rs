@@ -178,10 +178,6 @@ impl Store for CompressedStore {
         self.shared.rejects && self.shared.pieces() == 1 && self.shared.slabs.close_excess()
     }
 
-    fn has_room_near(&self) -> bool {
-        self.shared.rejects && self.shared.slabs.may_grow() && !self.shared.slabs.is_exhausted()
-    }
-
     fn takes_near(&self) -> bool {
         self.shared.rejects && !self.shared.slabs.is_exhausted()
     }

@@ -132,10 +132,6 @@ impl Store for FaultyStore {
         self.inner.begin_drain()
     }
 
-    fn has_room_near(&self) -> bool {
-        self.inner.has_room_near()
-    }
-
     fn takes_near(&self) -> bool {
         self.inner.takes_near()
     }

@@ -159,12 +159,6 @@ pub trait Store: Send + Sync {
         false
     }
 
-    /// Whether compressed memory within the local limit, with another store behind it, has room for
-    /// more. Cheap.
-    fn has_room_near(&self) -> bool {
-        false
-    }
-
     /// Whether compressed memory within the local limit, with another store behind it, accepts
     /// more, in slabs in use or in new ones. Cheap.
     fn takes_near(&self) -> bool {

@@ -18,6 +18,7 @@ use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 pub use fifo::Fifo;
 pub use lru::Lru;
 pub use staging::Staging;
+pub(crate) use used::words_of;
 
 /// Why a block became resident.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -73,7 +73,7 @@ impl Used {
 }
 
 /// The words of an extent's bits that contain those of `block`, with the block's bits in each.
-fn words_of(block: BlockId) -> impl Iterator<Item = (usize, u64)> {
+pub(crate) fn words_of(block: BlockId) -> impl Iterator<Item = (usize, u64)> {
     let (first, pages) = (block.page_in_extent(), block.pages());
     let mask = if pages >= 64 { u64::MAX } else { ((1 << pages) - 1) << (first % 64) };
     (first / 64..(first + pages).div_ceil(64)).map(move |word| (word, mask))
