@@ -227,7 +227,7 @@ impl Core {
                 let extent = self.extent_mut(block);
                 extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
                 self.map_in(block, origin);
-                if self.sharing.demotes() {
+                if self.sharing.drops_copies() {
                     self.give_up_copies(block);
                 }
                 Answer::Done

@@ -301,9 +301,7 @@ impl Core {
     /// Frees the far copies of a small block that has been mapped, if they take room within the
     /// limit that the program can use better.
     pub fn give_up_copies(&mut self, block: BlockId) {
-        // While blocks are demoted, a second copy in compressed memory costs fetches from the store
-        // behind.
-        if self.duplication.keeps() && !self.sharing.demotes()
+        if self.duplication.keeps() && !self.sharing.drops_copies()
             || block.is_huge()
             || !self.is_resident(block)
         {

@@ -10,6 +10,7 @@ use hiroma_units::{BlockId, Nanos};
 use crate::config::Config;
 use crate::control::{RANGE_BYTES, Waited};
 use crate::core::Core;
+use crate::extent::Copy;
 use crate::waking::{self, Costs};
 
 /// The state for these statistics.
@@ -53,10 +54,20 @@ impl Core {
         (block.page() >> self.sector_order, (block.pages() >> self.sector_order).max(1) as u64)
     }
 
+    /// Bytes of the program that are in a store and not local, estimated.
+    pub fn absent_bytes(&self) -> u64 {
+        self.lost.reuse.sectors() * self.sector_bytes() as u64
+    }
+
     /// A block has left local memory.
     pub fn note_left(&mut self, block: BlockId) {
         let (first, sectors) = self.sectors_of(block);
-        self.lost.reuse.left(first, sectors);
+        let at = self.sector_range(block).0 as u64;
+        let extent = &self.extents[block.extent_no().0 as usize];
+        let has_content = |sector: u64| {
+            !matches!(extent.copy((at + sector - first) as usize), Copy::None | Copy::Pattern(0))
+        };
+        self.lost.reuse.left(first, sectors, has_content);
     }
 
     /// A block is being fetched. Returns how more local memory would have affected that.

@@ -36,9 +36,7 @@ impl Core {
     /// Gives compressed memory a larger or a smaller share of the limit, according to what faults
     /// waited for. `rescues`: number of staged blocks that were touched so far.
     pub fn share_out(&mut self, rescues: u64) {
-        let Some(Balance { near_bytes, packed_bytes, behind_bytes, is_full }) =
-            self.store.balance()
-        else {
+        let Some(Balance { near_bytes, packed_bytes, is_full }) = self.store.balance() else {
             return;
         };
         let (near, behind, staged_bytes) = (self.near, self.behind, self.staged_bytes as u64);
@@ -50,7 +48,7 @@ impl Core {
             staged_bytes,
             near_bytes,
             packed_bytes,
-            behind_bytes,
+            absent_bytes: self.absent_bytes(),
             limit_bytes,
             is_full,
             growth: self.accessed.working_set.growth(self.resident_bytes as u64 + staged_bytes),

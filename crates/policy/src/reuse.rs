@@ -66,7 +66,8 @@ impl Reuse {
     }
 
     /// A block is evicted: `sectors` sectors from `first` on; a power of two, naturally aligned.
-    pub fn left(&mut self, first: u64, sectors: u64) {
+    /// Those without content (`has_content`) are never fetched.
+    pub fn left(&mut self, first: u64, sectors: u64, has_content: impl Fn(u64) -> bool) {
         if self.slots.is_empty() {
             (self.slots, self.used, self.index) =
                 (vec![0; SLOTS], vec![0; SLOTS / 64], vec![EMPTY; INDEX]);
@@ -82,6 +83,9 @@ impl Reuse {
         let shift = self.shift;
         each_sampled(first, sectors, shift, |sector| {
             self.take(sector);
+            if !has_content(sector.into()) {
+                return;
+            }
             if self.head == SLOTS {
                 self.renumber();
             }
@@ -280,7 +284,7 @@ mod tests {
             if recent.len() > local {
                 let victim = recent.pop_front().unwrap();
                 exact.left(victim, 1);
-                reuse.left(victim, 1);
+                reuse.left(victim, 1, |_| true);
             }
         }
         (depths, estimates, reuse)
@@ -315,7 +319,7 @@ mod tests {
             match kind {
                 0..5 => {
                     exact.left(first, sectors);
-                    reuse.left(first, sectors);
+                    reuse.left(first, sectors, |_| true);
                 }
                 5..9 => assert_eq!(
                     reuse.came(first, sectors),
@@ -386,7 +390,7 @@ mod tests {
         let mut reuse = Reuse::default();
         assert_eq!(reuse.metadata_bytes(), 0);
         for extent in 0..4000 {
-            reuse.left(extent * 512, 512);
+            reuse.left(extent * 512, 512, |_| true);
         }
         assert!(reuse.metadata_bytes() <= 64 << 10);
         assert!(reuse.sectors().abs_diff(4000 * 512) < 4000 * 512 / 100, "{}", reuse.sectors());
@@ -396,10 +400,21 @@ mod tests {
     }
 
     #[test]
+    fn sectors_without_content_take_no_room() {
+        let mut reuse = Reuse::default();
+        reuse.left(0, 64, |sector| sector < 40);
+        reuse.left(64, 64, |_| false);
+        assert_eq!(reuse.sectors(), 40);
+        assert_eq!(reuse.came(10, 1).unwrap().sectors, Some(30));
+        reuse.left(0, 64, |_| false);
+        assert_eq!(reuse.sectors(), 0);
+    }
+
+    #[test]
     fn block_never_seen_leaving_has_no_depth() {
         let mut reuse = Reuse::default();
         assert_eq!(reuse.came(5, 1), Some(Depth { sectors: None, weight: 1 }));
-        reuse.left(7, 1);
+        reuse.left(7, 1, |_| true);
         reuse.forget(7, 1);
         assert_eq!(reuse.came(7, 1), Some(Depth { sectors: None, weight: 1 }));
     }

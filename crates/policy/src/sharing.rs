@@ -49,10 +49,14 @@ const BEHIND_GROWTH: u64 = 4;
 /// Blocks are demoted where compressed memory would serve this much more of the fetches, in
 /// millionths, and until it is less than half of that.
 const DEMOTES_PPM: u64 = 125_000;
+/// Copies of fetched blocks are dropped while more than one fetch in this many is from behind.
+const DROPS_PER_NEAR: u64 = 16;
 /// Number of judgements for which a share that was too large is not tried again: initial and
 /// maximum.
 const BARRED: u32 = 16;
 const BARRED_MAX: u32 = 1024;
+/// It is tried again before that if the bytes that are absent differ by one part in this many.
+const BARRED_PART: u64 = 4;
 
 /// An observation; all counts since the start, all bytes current.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,11 +69,11 @@ pub struct Seen {
     pub rescues: u64,
     /// Bytes that are staged.
     pub staged_bytes: u64,
-    /// Bytes of the program in compressed memory, the bytes that they take there, and bytes of the
-    /// program behind it.
+    /// Bytes of the program in compressed memory, and the bytes that they take there.
     pub near_bytes: u64,
     pub packed_bytes: u64,
-    pub behind_bytes: u64,
+    /// Bytes of the program that are in a store and not local.
+    pub absent_bytes: u64,
     /// The local limit.
     pub limit_bytes: u64,
     /// Compressed memory is full.
@@ -123,13 +127,12 @@ pub struct Sharing {
     /// fetches; older ones count less.
     spared: Curve,
     samples: u64,
-    /// The share that was too large, the number of judgements for which it is not tried, and the
-    /// number for the next one.
-    barred: (u64, u32, u32),
+    bar: Bar,
     /// How much more the present share has cost than each smaller one and the next larger one, in
     /// ns.
     regrets: [u128; PARTS as usize],
     demotes: bool,
+    drops: bool,
     /// Bytes of the program that a byte of compressed memory held, times 2^8, when that was last
     /// known.
     packing: u128,
@@ -148,10 +151,41 @@ impl Default for Sharing {
             behind_ns: BEHIND_NS,
             spared: Curve::default(),
             samples: 0,
-            barred: (MOST + 1, 0, BARRED),
+            bar: Bar { parts: MOST + 1, judgements: 0, next: BARRED, absent_bytes: 0 },
             regrets: [0; PARTS as usize],
             demotes: false,
+            drops: false,
             packing: PACKING << 8,
+        }
+    }
+}
+
+/// A share that was too large, and all larger ones are not tried for a while.
+#[derive(Clone, Debug)]
+struct Bar {
+    parts: u64,
+    /// Number of judgements that are left, and number for the next time.
+    judgements: u32,
+    next: u32,
+    /// How much was absent then.
+    absent_bytes: u64,
+}
+
+impl Bar {
+    fn set(&mut self, parts: u64, absent_bytes: u64) {
+        let next = (self.next * 2).min(BARRED_MAX);
+        *self = Bar { parts, judgements: self.next, next, absent_bytes };
+    }
+
+    /// A program whose data has grown or shrunk is another one.
+    fn judged(&mut self, absent_bytes: u64) {
+        let differs = self.absent_bytes.abs_diff(absent_bytes) > self.absent_bytes / BARRED_PART;
+        if differs {
+            self.next = BARRED;
+        }
+        self.judgements = if differs { 0 } else { self.judgements.saturating_sub(1) };
+        if self.judgements == 0 {
+            self.parts = MOST + 1;
         }
     }
 }
@@ -184,6 +218,12 @@ impl Sharing {
         self.demotes
     }
 
+    /// Whether compressed memory drops its copies of blocks that are fetched: while it is full, they
+    /// take the place of others, which are fetched from behind instead.
+    pub fn drops_copies(&self) -> bool {
+        self.demotes || self.drops
+    }
+
     fn judge_demoting(&mut self, seen: &Seen, period: &Period) {
         if seen.near_bytes == 0 {
             self.demotes = false;
@@ -193,7 +233,7 @@ impl Sharing {
             return;
         }
         let answered_ppm = 1_000_000 - self.spared.left_ppm(seen.near_bytes);
-        let part_ppm = seen.near_bytes * 1_000_000 / (seen.near_bytes + seen.behind_bytes);
+        let part_ppm = seen.near_bytes * 1_000_000 / seen.absent_bytes.max(seen.near_bytes);
         let more_ppm = if self.demotes { DEMOTES_PPM / 2 } else { DEMOTES_PPM };
         self.demotes = answered_ppm > part_ppm + more_ppm && period.behind_ns > 2 * period.near_ns;
     }
@@ -230,17 +270,16 @@ impl Sharing {
             self.packing = (wide(seen.near_bytes) << 8) / wide(seen.packed_bytes);
         }
         self.judge_demoting(seen, &period);
+        self.drops = seen.is_full && period.behind * DROPS_PER_NEAR > period.near;
         let parts = self.choose(seen, &period);
         if self.samples > 4 * JUDGED_SAMPLES {
             self.spared.0.iter_mut().for_each(|bytes| *bytes /= 2);
             self.samples /= 2;
         }
-        let (above, judgements, next) = self.barred;
         if parts < self.parts {
-            self.barred = (self.parts, next, (next * 2).min(BARRED_MAX));
-        } else if judgements > 0 {
-            self.barred =
-                if judgements == 1 { (MOST + 1, 0, next) } else { (above, judgements - 1, next) };
+            self.bar.set(self.parts, seen.absent_bytes);
+        } else {
+            self.bar.judged(seen.absent_bytes);
         }
         let changed = parts != self.parts;
         if changed {
@@ -266,7 +305,7 @@ impl Sharing {
     /// each step saves about as much as it costs, and only the last ones save much.
     fn choose_larger(&mut self, seen: &Seen, period: &Period, now: u128) -> Option<u64> {
         let mut best = (0, None);
-        for parts in self.parts + 1..(MOST + 1).min(self.barred.0) {
+        for parts in self.parts + 1..(MOST + 1).min(self.bar.parts) {
             if !seen.is_full {
                 break;
             }
@@ -274,8 +313,8 @@ impl Sharing {
             let spared_min = if parts == self.parts + 1 { SPARED_BY_MORE } else { SPARED_BY_MANY };
             let cost = self.cost_of_more(seen, period, bytes);
             let regret = self.regret(parts, now, cost, spared_min);
-            if regret > self.moving(bytes) + best.0 {
-                best = (regret - self.moving(bytes), Some(parts));
+            if regret > self.moving(seen, bytes) + best.0 {
+                best = (regret - self.moving(seen, bytes), Some(parts));
             }
         }
         best.1
@@ -294,7 +333,8 @@ impl Sharing {
     /// The smaller share against which the present one has the greatest regret, beyond the cost of
     /// moving there.
     fn choose_smaller(&mut self, seen: &Seen, period: &Period, now: u128) -> Option<u64> {
-        if self.samples < JUDGED_SAMPLES {
+        // While a larger share fills, what was just evicted for it is fetched again.
+        if self.samples < JUDGED_SAMPLES || !seen.is_full {
             return None;
         }
         let mut best = (0, None);
@@ -302,8 +342,8 @@ impl Sharing {
             let bytes = seen.limit_bytes / PARTS * (self.parts - parts);
             let cost = self.cost_of_less(seen, period, bytes);
             let regret = self.regret(parts, now, cost, SPARED_BY_LESS);
-            if regret > self.moving(bytes) + best.0 {
-                best = (regret - self.moving(bytes), Some(parts));
+            if regret > self.moving(seen, bytes) + best.0 {
+                best = (regret - self.moving(seen, bytes), Some(parts));
             }
         }
         best.1
@@ -333,12 +373,13 @@ impl Sharing {
     fn cost_of_more(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
         let packed = (self.packing(bytes) >> 8) as u64;
         let fetches = wide(period.near + period.behind);
+        // What is behind and also local needs no fetch.
+        let absent_behind = seen.absent_bytes.saturating_sub(seen.near_bytes) + bytes;
         let behind = if self.demotes {
             // Compressed memory and the program's memory together hold this much more.
             self.behind_with(period, seen.near_bytes + packed.saturating_sub(bytes))
         } else {
-            let moved =
-                wide(period.behind) * wide(packed) / wide((seen.behind_bytes + bytes).max(1));
+            let moved = wide(period.behind) * wide(packed) / wide(absent_behind.max(1));
             wide(period.behind).saturating_sub(moved)
         };
         let known = (fetches - behind.min(fetches)) * wide(period.near_ns)
@@ -363,8 +404,8 @@ impl Sharing {
     }
 
     /// Cost of moving what `bytes` of compressed memory hold, in ns.
-    fn moving(&self, bytes: u64) -> u128 {
-        (self.packing(bytes) >> 8) / 4096 * wide(MOVED_NS)
+    fn moving(&self, seen: &Seen, bytes: u64) -> u128 {
+        (self.packing(bytes) >> 8).min(wide(seen.absent_bytes + bytes)) / 4096 * wide(MOVED_NS)
     }
 
     /// Fetches from behind, if compressed memory held the last evicted `held_bytes`.
@@ -399,10 +440,10 @@ mod tests {
             staged_bytes: 4 * MIB,
             near_bytes: 30 * MIB,
             packed_bytes: 12 * MIB,
-            behind_bytes: 120 * MIB,
             limit_bytes: 128 * MIB,
             is_full: true,
             growth: None,
+            absent_bytes: 150 * MIB,
         }
     }
 

@@ -213,7 +213,7 @@ fn demoting() -> Sharing {
             near,
             behind,
             near_bytes: 30 * MIB,
-            behind_bytes: 120 * MIB,
+            absent_bytes: 150 * MIB,
             limit_bytes: 128 * MIB,
             ..Seen::default()
         });

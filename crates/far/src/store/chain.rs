@@ -156,9 +156,7 @@ impl Store for ChainStore {
     }
 
     fn balance(&self) -> Option<Balance> {
-        let (first, behind) = self.shared.members.split_first()?;
-        let behind_bytes = behind.iter().map(|member| member.store.usage().far_bytes).sum();
-        first.store.balance().map(|balance| Balance { behind_bytes, ..balance })
+        self.shared.members.first()?.store.balance()
     }
 
     fn is_within_limit(&self, loc: Loc) -> bool {

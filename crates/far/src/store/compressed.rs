@@ -159,16 +159,11 @@ impl Store for CompressedStore {
         self.shared.allow();
     }
 
-    /// The chain adds what is behind this store.
     fn balance(&self) -> Option<Balance> {
-        self.shared.within_limit.then(|| {
-            let StoreUsage { far_bytes, stored_bytes, .. } = self.usage();
-            Balance {
-                near_bytes: far_bytes,
-                packed_bytes: stored_bytes,
-                behind_bytes: 0,
-                is_full: !self.shared.slabs.may_grow(),
-            }
+        self.shared.within_limit.then(|| Balance {
+            near_bytes: self.usage().far_bytes,
+            packed_bytes: self.shared.slabs.object_bytes_in_use(),
+            is_full: !self.shared.slabs.may_grow(),
         })
     }
 

@@ -99,8 +99,6 @@ pub struct Balance {
     /// Bytes of the program in compressed memory, and bytes that they occupy there.
     pub near_bytes: u64,
     pub packed_bytes: u64,
-    /// Bytes of the program in the stores behind it.
-    pub behind_bytes: u64,
     /// Compressed memory accepts no more.
     pub is_full: bool,
 }

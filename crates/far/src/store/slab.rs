@@ -40,6 +40,8 @@ pub struct Slabs {
     /// An allocation failed, and little was freed since.
     exhausted: AtomicBool,
     slabs_in_use: AtomicU64,
+    /// Bytes of the objects in use.
+    object_bytes_in_use: AtomicU64,
     metadata_bytes: AtomicU64,
     /// Objects at locations from here on are in slabs that are to become empty.
     closed_from: AtomicU32,
@@ -95,6 +97,7 @@ impl Slabs {
             books: Mutex::new(books),
             exhausted: AtomicBool::new(slabs_max == 0),
             slabs_in_use: AtomicU64::new(0),
+            object_bytes_in_use: AtomicU64::new(0),
             closed_from: AtomicU32::new(u32::MAX),
         })
     }
@@ -135,6 +138,7 @@ impl Slabs {
             );
             entry.taken[object / 64] &= !(1 << (object % 64));
             entry.live -= 1;
+            self.object_bytes_in_use.fetch_sub(self.classes[class] as u64, Ordering::Relaxed);
             let (is_empty, was_full) =
                 (entry.live == 0, usize::from(entry.live) + 1 == self.objects(class));
             let is_closed = entry.is_closed;
@@ -179,6 +183,11 @@ impl Slabs {
     /// Bytes of slabs in use.
     pub fn used_bytes(&self) -> u64 {
         self.slabs_in_use.load(Ordering::Relaxed) * SLAB_BYTES as u64
+    }
+
+    /// Bytes of the objects in use: less than their slabs.
+    pub fn object_bytes_in_use(&self) -> u64 {
+        self.object_bytes_in_use.load(Ordering::Relaxed)
     }
 
     /// Maximum of `used_bytes`.
@@ -278,6 +287,7 @@ impl Slabs {
         let object = word * 64 + bits.trailing_ones() as usize;
         *bits |= 1 << (object % 64);
         entry.live += 1;
+        self.object_bytes_in_use.fetch_add(self.classes[class] as u64, Ordering::Relaxed);
         if usize::from(entry.live) == self.objects(class) {
             books.unlink(class, slab);
         }
