@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use hiroma_far::Pager;
 use hiroma_far::control::Counter;
-use hiroma_memload::content::{self, Random};
+use hiroma_memload::content;
 use hiroma_sys::workload::Region;
 use hiroma_units::PAGE;
+use hiroma_units::Rng;
 
 use super::job::{FarUse, Job, Latency, Memory, Task, TaskResult};
 use super::{peers, stream};
@@ -195,9 +196,9 @@ fn random(
 ) -> Result<()> {
     fill(ground, outcome);
     let pages = (ground.region.len() / PAGE) as u64;
-    let mut random = Random::new(25);
+    let mut random = Rng::new(25);
     let mut access = || {
-        let page = random.below(pages);
+        let page = random.below_u64(pages);
         (page, ground.region.sum(page as usize * PAGE, PAGE))
     };
     let settling = Instant::now();

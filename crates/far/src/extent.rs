@@ -358,9 +358,9 @@ mod tests {
     fn sparse_and_dense_tables_agree() {
         let mut extent = Extent::new_zeroed();
         let mut expected = [Copy::None; 256];
-        let mut random = 1u32;
+        let mut numbers = hiroma_units::Rng::new(1);
         for step in 0..4000u32 {
-            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let random = numbers.next_u64() as u32;
             // First few sectors, then many, then few again.
             let spread = if (1000..2000).contains(&step) { 256 } else { 16 };
             let sector = (random >> 8) as usize % spread;

@@ -5,39 +5,14 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use hiroma_sys::workload::Region;
-use hiroma_units::PAGE;
+use hiroma_units::{PAGE, Rng};
 
 const PAGE_WORDS: usize = PAGE / 8;
-
-/// A small, fast, seeded generator (xorshift64*), which returns the same numbers in every run and
-/// for every peer.
-#[derive(Clone)]
-pub struct Random(u64);
-
-impl Random {
-    /// A generator; every seed is valid.
-    pub fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    /// The next number.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    /// A number below `bound`, distributed evenly enough for measurements.
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
-    }
-}
 
 /// Content of page `number`: one half random, the other half a short text repeated, about as
 /// compressible as typical data.
 pub fn page(number: u64, words: &mut [u64; PAGE_WORDS]) {
-    let mut random = Random::new(number);
+    let mut random = Rng::new(number);
     let (noise, text) = words.split_at_mut(PAGE_WORDS / 2);
     noise.fill_with(|| random.next_u64());
     for (index, word) in text.iter_mut().enumerate() {
@@ -67,10 +42,10 @@ pub fn fill(region: &Region, offset: usize, len: usize) -> u64 {
 
 /// Writes random numbers of nine digits, one per line: ten bytes a line, as in the paper's sort.
 pub fn numbers(path: &Path, lines: u64) -> io::Result<()> {
-    let mut random = Random::new(14);
+    let mut random = Rng::new(14);
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     for _ in 0..lines {
-        let mut number = 100_000_000 + random.below(900_000_000);
+        let mut number = 100_000_000 + random.below_u64(900_000_000);
         let mut line = *b"000000000\n";
         for digit in line[..9].iter_mut().rev() {
             *digit = b'0' + (number % 10) as u8;
@@ -84,7 +59,7 @@ pub fn numbers(path: &Path, lines: u64) -> io::Result<()> {
 /// Writes lines of 70 random letters: the text is most of the memory that sort uses, and all of it
 /// is read in random order.
 pub fn long_lines(path: &Path, lines: u64) -> io::Result<()> {
-    let mut random = Random::new(70);
+    let mut random = Rng::new(70);
     let mut out = BufWriter::with_capacity(1 << 20, File::create(path)?);
     let mut line = [b'\n'; 71];
     for _ in 0..lines {
@@ -135,7 +110,7 @@ mod tests {
 
     #[test]
     fn random_numbers_stay_below_their_bound() {
-        let mut random = Random::new(0);
-        assert!((0..10_000).all(|_| random.below(7) < 7));
+        let mut random = Rng::new(0);
+        assert!((0..10_000).all(|_| random.below_u64(7) < 7));
     }
 }

@@ -1,6 +1,8 @@
 //! Content of an item: bytes derived from the item's number and a version, so that a reader can
 //! verify them.
 
+use hiroma_units::Rng;
+
 /// Item number and version come first; a shorter value cannot be checked.
 pub const VALUE_BYTES_MIN: usize = 16;
 
@@ -17,22 +19,13 @@ pub enum ValueError {
     Version { got: u64, wanted: u64 },
 }
 
-/// One step of splitmix64.
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut word = *state;
-    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    word ^ (word >> 31)
-}
-
 /// Fills `buffer` (at least 16 bytes) with version `version` of item `item`.
 pub fn make_value(item: u64, version: u64, buffer: &mut [u8]) {
     buffer[..8].copy_from_slice(&item.to_le_bytes());
     buffer[8..16].copy_from_slice(&version.to_le_bytes());
-    let mut state = item.rotate_left(32) ^ version;
+    let mut random = Rng::new(item.rotate_left(32) ^ version);
     for chunk in buffer[VALUE_BYTES_MIN..].chunks_mut(8) {
-        chunk.copy_from_slice(&next(&mut state).to_le_bytes()[..chunk.len()]);
+        chunk.copy_from_slice(&random.next_u64().to_le_bytes()[..chunk.len()]);
     }
 }
 
@@ -47,9 +40,9 @@ pub fn check_value(item: u64, wanted_bytes: usize, got: &[u8]) -> Result<u64, Va
     if found != item {
         return Err(ValueError::Item { got: found });
     }
-    let mut state = item.rotate_left(32) ^ version;
+    let mut random = Rng::new(item.rotate_left(32) ^ version);
     for (number, chunk) in got[VALUE_BYTES_MIN..].chunks(8).enumerate() {
-        if chunk != &next(&mut state).to_le_bytes()[..chunk.len()] {
+        if chunk != &random.next_u64().to_le_bytes()[..chunk.len()] {
             return Err(ValueError::Content { at: VALUE_BYTES_MIN + 8 * number, version });
         }
     }

@@ -254,13 +254,8 @@ mod tests {
 
     #[test]
     fn covered_time_matches_a_bitmap() {
-        let mut random = 1u64;
-        let mut next = |below: u64| {
-            random = random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (random >> 33) % below
-        };
+        let mut random = hiroma_units::Rng::new(1);
+        let mut next = |below: u64| random.below_u64(below);
         let (mut covered, mut bits, mut sum) = (Covered::default(), vec![false; 40_000], 0);
         for step in 0..1000u64 {
             let end = 200 + step * 30 + next(20);

@@ -226,6 +226,8 @@ fn home(sector: u32) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use hiroma_units::Rng;
+
     use super::*;
 
     /// The list by definition: every sector, newest last.
@@ -250,18 +252,6 @@ mod tests {
 
         fn forget(&mut self, first: u64, sectors: u64) {
             self.list.retain(|sector| !(first..first + sectors).contains(sector));
-        }
-    }
-
-    struct Random(u64);
-
-    impl Random {
-        fn next(&mut self, below: u64) -> u64 {
-            self.0 = self
-                .0
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (self.0 >> 33) % below
         }
     }
 
@@ -310,12 +300,12 @@ mod tests {
 
     #[test]
     fn depths_are_exact_while_all_sectors_fit() {
-        let mut random = Random(1);
+        let mut random = Rng::new(1);
         let (mut exact, mut reuse) = (Exact::default(), Reuse::default());
         for _ in 0..20_000 {
-            let (order, kind) = (random.next(6), random.next(10));
+            let (order, kind) = (random.below_u64(6), random.below_u64(10));
             let sectors = 1 << order;
-            let first = random.next(2048 / sectors) * sectors;
+            let first = random.below_u64(2048 / sectors) * sectors;
             match kind {
                 0..5 => {
                     exact.left(first, sectors);
@@ -340,10 +330,10 @@ mod tests {
     fn sampling_error_is_at_most_five_percent() {
         // Some sectors more often than others; several times what the list can contain.
         for seed in 1..=4 {
-            let mut random = Random(seed);
+            let mut random = Rng::new(seed);
             let skewed = (0..50_000).map(move |_| {
-                let octave = 1 << random.next(14);
-                (octave + random.next(octave)).wrapping_mul(7919) % 20_000
+                let octave = 1 << random.below_u64(14);
+                (octave + random.below_u64(octave)).wrapping_mul(7919) % 20_000
             });
             let (depths, estimates, reuse) = run(500, skewed);
             assert!(reuse.rate() >= 2, "{}", reuse.rate());

@@ -194,13 +194,8 @@ mod tests {
     #[test]
     fn intervals_cover_the_mean_95_percent() {
         // Sums of twelve uniform numbers are nearly normal; their mean is 6.
-        let mut state = 1u64;
-        let mut uniform = || {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            (state >> 11) as f64 / (1u64 << 53) as f64
-        };
+        let mut random = hiroma_policy::placement::Rng::new(1);
+        let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let mut held = 0;
         for _ in 0..2000 {
             let values: Vec<f64> = (0..10).map(|_| (0..12).map(|_| uniform()).sum()).collect();

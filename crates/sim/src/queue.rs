@@ -344,7 +344,7 @@ mod tests {
     #[test]
     fn bucket_width_follows_load_without_changing_order() {
         let mut queue = Queue::default();
-        let mut random = 1u64;
+        let mut random = hiroma_policy::placement::Rng::new(1);
         let mut widths = std::collections::BTreeSet::new();
         for (spread_ns, rounds) in [(1u64 << 30, 60_000), (1 << 14, 60_000), (1 << 34, 60_000)] {
             let mut last = (0, 0);
@@ -355,10 +355,7 @@ mod tests {
                 let next = queue.pop().unwrap();
                 assert!(next.0 >= last.0, "{next:?} after {last:?}");
                 last = next;
-                random = random
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1_442_695_040_888_963_407);
-                queue.push(next.0 + (random >> 20) % spread_ns, number);
+                queue.push(next.0 + random.below_u64(spread_ns), number);
                 widths.insert(queue.shift);
             }
             while queue.pop().is_some() {}

@@ -1,10 +1,13 @@
-//! Ids, sizes and times that all other crates use. Newtypes and their text forms, nothing else.
+//! Ids, sizes and times that all other crates use, with their text forms, and the one generator of
+//! random numbers that have to be the same everywhere.
 
 mod ids;
+mod random;
 mod size;
 mod time;
 
 pub use ids::{BlockId, ExtentNo, Loc, Nanos};
+pub use random::Rng;
 pub use size::{Bytes, ParseSizeError, SizeSpec};
 pub use time::{ParseTimeError, parse_time};
 

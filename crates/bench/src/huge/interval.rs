@@ -1,8 +1,8 @@
 //! Confidence intervals of medians, for effects that are smaller than the differences between
 //! rounds.
 
-use hiroma_memload::content::Random;
 use hiroma_report::Spread;
+use hiroma_units::Rng;
 
 /// Number of times that rounds are resampled.
 const DRAWS: usize = 2000;
@@ -14,11 +14,11 @@ const SEED: u64 = 19;
 pub fn interval(rounds: usize, of: impl Fn(&[usize]) -> Option<f64>) -> Option<Spread> {
     let all: Vec<usize> = (0..rounds).collect();
     let median = of(&all)?;
-    let mut random = Random::new(SEED);
+    let mut random = Rng::new(SEED);
     let mut drawn = vec![0; rounds];
     let mut values: Vec<f64> = (0..DRAWS)
         .filter_map(|_| {
-            drawn.iter_mut().for_each(|round| *round = random.below(rounds as u64) as usize);
+            drawn.iter_mut().for_each(|round| *round = random.below_u64(rounds as u64) as usize);
             of(&drawn)
         })
         .collect();

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use hiroma_memload::ballast::Ballast;
-use hiroma_memload::content::Random;
 use hiroma_sys::vm::{Access, Advise, Reservation};
 use hiroma_sys::workload::Region;
+use hiroma_units::Rng;
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 use serde::{Deserialize, Serialize};
 
@@ -116,7 +116,7 @@ impl Done {
 
 /// A fixed hash of a number.
 fn mixed(number: u64) -> u64 {
-    Random::new(number ^ SEED).next_u64()
+    Rng::new(number ^ SEED).next_u64()
 }
 
 impl Load {
@@ -182,7 +182,7 @@ impl Load {
                 sum
             })
             .collect();
-        let mut random = Random::new(SEED);
+        let mut random = Rng::new(SEED);
         (0..DRAWS)
             .map(|_| {
                 let at = random.next_u64() as f64 / u64::MAX as f64 * sum;
@@ -193,9 +193,9 @@ impl Load {
 }
 
 fn shuffle(pages: &mut [u32]) {
-    let mut random = Random::new(SEED);
+    let mut random = Rng::new(SEED);
     for at in (1..pages.len()).rev() {
-        pages.swap(at, random.below(at as u64 + 1) as usize);
+        pages.swap(at, random.below_u64(at as u64 + 1) as usize);
     }
 }
 

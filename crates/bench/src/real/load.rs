@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use hiroma_memload::content::Random;
 use hiroma_units::PAGE;
+use hiroma_units::Rng;
 use serde::{Deserialize, Serialize};
 
 use crate::job::TaskResult;
@@ -51,7 +51,7 @@ pub fn run(load: &Load) -> Result<TaskResult> {
         Load::Shifting { bytes } => shifting(&Words::filled(bytes, compressible)),
         Load::Once { bytes } => once(bytes),
         Load::Noise { bytes, accesses } => {
-            random(&Words::filled(bytes, noise), accesses, |random, pages| random.below(pages))
+            random(&Words::filled(bytes, noise), accesses, |random, pages| random.below_u64(pages))
         }
         Load::Skewed { bytes, accesses } => {
             random(&Words::filled(bytes, compressible), accesses, skewed)
@@ -72,12 +72,8 @@ fn noise(at: usize) -> u64 {
     mixed(at as u64)
 }
 
-/// A pseudo-random number (the finaliser of SplitMix64).
 fn mixed(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
+    Rng::new(number).next_u64()
 }
 
 /// Memory whose content is known for each word.
@@ -122,13 +118,14 @@ fn in_threads(
 ) -> Result<TaskResult> {
     let together = Barrier::new(threads);
     let one = |seed: u64| {
-        let mut random = Random::new(seed);
+        let mut random = Rng::new(seed);
         let mut wrong = 0;
         let mut during = |time: Duration| {
             let (start, mut count) = (Instant::now(), 0u64);
             // The clock is read rarely: reading it costs as much as a resident access.
             while count % 16 != 0 || start.elapsed() < time {
-                let (page, word) = (random.below(words.pages()), random.below(PAGE_WORDS as u64));
+                let (page, word) =
+                    (random.below_u64(words.pages()), random.below_u64(PAGE_WORDS as u64));
                 wrong += u64::from(!if writes {
                     words.write(page, word)
                 } else {
@@ -161,17 +158,17 @@ fn in_threads(
 /// Measures the time that the same number of touches takes in each pattern.
 fn shifting(words: &Words) -> Result<TaskResult> {
     let pages = words.pages();
-    let mut random = Random::new(8);
+    let mut random = Rng::new(8);
     let (mut seconds, mut count, mut wrong) = (0.0, 0, 0);
     for pattern in 0..8 {
         let (start, mut at) = (Instant::now(), 0u64);
         while at % 16 != 0 || start.elapsed() < PATTERN {
             let page = match pattern % 4 {
                 0 => at,
-                1 => random.below(pages),
+                1 => random.below_u64(pages),
                 2 => at * 17,
                 // A working set that fits, at a different place each time.
-                _ => pattern * pages / 8 + random.below(pages / 8),
+                _ => pattern * pages / 8 + random.below_u64(pages / 8),
             } % pages;
             let word = at % PAGE_WORDS as u64;
             wrong += u64::from(!if at % 4 == 0 {
@@ -198,20 +195,23 @@ fn once(bytes: usize) -> Result<TaskResult> {
     outcome(seconds, words.pages(), wrong as u64)
 }
 
-fn skewed(random: &mut Random, pages: u64) -> u64 {
+fn skewed(random: &mut Rng, pages: u64) -> u64 {
     let fifth = pages / 5;
     // Neighbours in rank are not neighbours in memory.
-    let rank =
-        if random.below(5) < 4 { random.below(fifth) } else { fifth + random.below(pages - fifth) };
+    let rank = if random.below_u64(5) < 4 {
+        random.below_u64(fifth)
+    } else {
+        fifth + random.below_u64(pages - fifth)
+    };
     rank * 4099 % pages
 }
 
-fn random(words: &Words, accesses: u64, next: fn(&mut Random, u64) -> u64) -> Result<TaskResult> {
-    let mut random = Random::new(3);
+fn random(words: &Words, accesses: u64, next: fn(&mut Rng, u64) -> u64) -> Result<TaskResult> {
+    let mut random = Rng::new(3);
     let start = Instant::now();
     let mut wrong = 0;
     for at in 0..accesses {
-        let (page, word) = (next(&mut random, words.pages()), random.below(PAGE_WORDS as u64));
+        let (page, word) = (next(&mut random, words.pages()), random.below_u64(PAGE_WORDS as u64));
         wrong +=
             u64::from(!if at % 4 == 0 { words.write(page, word) } else { words.read(page, word) });
     }
@@ -263,7 +263,7 @@ mod tests {
         assert!(words.write(3, 9) && words.write(3, 9) && words.read(3, 9));
         words.words[3 * PAGE_WORDS + 9].fetch_add(1, Relaxed);
         assert!(!words.read(3, 9) && words.read(3, 10));
-        let mut random = Random::new(1);
+        let mut random = Rng::new(1);
         let mut seen = vec![0; 1000];
         (0..100_000).for_each(|_| seen[skewed(&mut random, 1000) as usize] += 1);
         seen.sort_unstable();

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use hiroma_memload::content::Random;
+use hiroma_units::Rng;
 
 use super::work::Scene;
 use crate::children::{Failed, Running};
@@ -27,14 +27,14 @@ struct Client {
 
 /// A value of about a kilobyte, like a session or a profile; different for each version.
 fn value(key: u64, version: u32) -> Vec<u8> {
-    let mut random = Random::new(key * 31 + u64::from(version));
+    let mut random = Rng::new(key * 31 + u64::from(version));
     let mut text =
         format!("{{\"id\": {key}, \"version\": {version}, \"name\": \"user {key}\", \"items\": [");
     for _ in 0..12 + key % 16 {
         text += &format!(
             "{{\"product\": {}, \"count\": {}, \"state\": \"in stock\"}}, ",
-            random.below(1_000_000),
-            random.below(9)
+            random.below_u64(1_000_000),
+            random.below_u64(9)
         );
     }
     (text + "]}").into_bytes()
@@ -156,7 +156,7 @@ fn requests(
             client.status()?;
         }
     }
-    let mut random = Random::new(6);
+    let mut random = Rng::new(6);
     let mut versions = vec![0u32; KEYS as usize];
     let mut nanos = Vec::with_capacity(REQUESTS as usize);
     for request in 0..REQUESTS {
@@ -164,7 +164,11 @@ fn requests(
             in_time()?;
         }
         // Four of five requests are for a fifth of the keys.
-        let rank = if random.below(5) < 4 { random.below(KEYS / 5) } else { random.below(KEYS) };
+        let rank = if random.below_u64(5) < 4 {
+            random.below_u64(KEYS / 5)
+        } else {
+            random.below_u64(KEYS)
+        };
         let key = rank * 7919 % KEYS;
         let writes = request % 10 == 0;
         let version = &mut versions[key as usize];

@@ -458,14 +458,8 @@ mod tests {
 
     /// Digits in random order: entropy coding compresses them, matching does not.
     fn digits(seed: u64, len: usize) -> Vec<u8> {
-        let mut state = seed | 1;
-        let next = |_| {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            b'0' + ((state >> 33) % 10) as u8
-        };
-        (0..len).map(next).collect()
+        let mut random = hiroma_units::Rng::new(seed);
+        (0..len).map(|_| b'0' + random.below(10) as u8).collect()
     }
 
     #[test]

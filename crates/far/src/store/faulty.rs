@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hiroma_sys::frame::FrameBuf;
-use hiroma_units::Loc;
+use hiroma_units::{Loc, Rng};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
@@ -77,9 +77,8 @@ impl Shared {
     }
 
     fn delay_polls(&self) -> u64 {
-        let state = self.random.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        (mixed >> 33) % (self.plan.delay_polls_max + 1)
+        let number = self.random.fetch_add(1, Ordering::Relaxed);
+        Rng::new(number).below_u64(self.plan.delay_polls_max + 1)
     }
 }
 

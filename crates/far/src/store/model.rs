@@ -34,13 +34,8 @@ pub fn ops(sectors_max: usize, count_max: usize) -> impl Strategy<Value = Vec<Op
 
 /// A pseudorandom stream.
 pub fn random(seed: u64) -> impl FnMut() -> u64 {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    }
+    let mut random = hiroma_units::Rng::new(seed);
+    move || random.next_u64()
 }
 
 /// Random steps from a seed, for threads.

@@ -1,7 +1,7 @@
 //! The gradient model (section 2.1; Willebeek-LeMair and Reeves 1993): pages move one hop at a time
 //! towards the nearest free frame.
 
-use super::rng::Rng;
+use super::Rng;
 use super::view::{Avoid, Peer};
 
 /// Maximum number of neighbours of a node (3-D torus).
@@ -80,7 +80,7 @@ impl Gradient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::placement::rng::Rng;
+    use crate::placement::Rng;
     use proptest::prelude::*;
 
     /// Nodes in a ring; messages arrive in order, one at a time, until nothing changes.

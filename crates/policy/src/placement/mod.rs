@@ -22,7 +22,6 @@ pub mod information;
 mod placer;
 pub mod replacement;
 pub mod reservation;
-mod rng;
 pub mod view;
 
 pub use config::{
@@ -30,6 +29,6 @@ pub use config::{
     ScopeKind,
 };
 pub use failure::Arrival;
+pub use hiroma_units::Rng;
 pub use placer::{Command, Event, Leaving, Placer, Shared};
-pub use rng::Rng;
 pub use view::{Avoid, Neighbourhood, Peer, View};

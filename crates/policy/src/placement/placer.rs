@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
+use super::Rng;
 use super::choice::{AnyChoice, Choice};
 use super::config::{InformationKind, PlacementConfig, ReservationKind, ScopeKind};
 use super::failure::{Arrival, without_frame};
 use super::gradient::Gradient;
 use super::information::{AnyInformation, Bids, Information, OnChange, Periodic, Watermarks};
 use super::reservation::{InAdvance, OnDemand, Promises};
-use super::rng::Rng;
 use super::view::{Avoid, Neighbourhood, Peer, View};
 
 /// A page on its way out.

@@ -16,8 +16,8 @@ pub use round_robin::RoundRobin;
 pub use two_choices::TwoChoices;
 pub use weighted_nearest::WeightedNearest;
 
+use super::Rng;
 use super::config::PlacementKind;
-use super::rng::Rng;
 use super::view::{Avoid, Peer, View};
 
 /// A way to choose among the peers that have a free frame as far as known.

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::super::view::Neighbourhood;
 use super::*;
-use crate::placement::rng::Rng;
+use crate::placement::Rng;
 
 fn view(frees: &[u32], mut hops: Vec<u16>) -> View {
     hops.resize(frees.len(), 9);

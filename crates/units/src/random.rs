@@ -1,7 +1,9 @@
-//! Random numbers that a policy draws: eight bytes of state, the same on every machine (splitmix64;
-//! Steele, Lea, Flood 2014).
+//! The generator of all random numbers that must be the same on every machine and in every
+//! release: recorded runs, content that is verified by its seed, schedules of tests. Library
+//! generators do not promise that.
 
-/// A generator seeded by its owner.
+/// splitmix64 (Steele, Lea, Flood: *Fast Splittable Pseudorandom Number Generators*, 2014): eight
+/// bytes of state.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rng(u64);
 
@@ -34,6 +36,13 @@ impl Rng {
         debug_assert!(bound > 0);
         (((self.next_u64() >> 32) * u64::from(bound)) >> 32) as u32
     }
+
+    /// A number below `bound` (greater than 0), uniform to within `bound` / 2^64.
+    #[inline]
+    pub fn below_u64(&mut self, bound: u64) -> u64 {
+        debug_assert!(bound > 0);
+        ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
+    }
 }
 
 #[cfg(test)]
@@ -49,8 +58,11 @@ mod tests {
     #[test]
     fn numbers_below_a_bound_come_equally_often() {
         let mut rng = Rng::part(7, 9);
-        let mut seen = [0u32; 7];
-        (0..70_000).for_each(|_| seen[rng.below(7) as usize] += 1);
-        assert!(seen.iter().all(|&count| (9_600..10_400).contains(&count)), "{seen:?}");
+        let mut seen = [[0u32; 7]; 2];
+        (0..70_000).for_each(|_| {
+            seen[0][rng.below(7) as usize] += 1;
+            seen[1][rng.below_u64(7) as usize] += 1;
+        });
+        assert!(seen.iter().flatten().all(|&count| (9_600..10_400).contains(&count)), "{seen:?}");
     }
 }
