@@ -224,7 +224,9 @@ fn document(machine: &Machine, report: &Report) -> String {
     let mut text = format!("\n{}, {}.\n", machine.describe(), report.made_at);
     for section in &report.sections {
         text += &format!("\n### {}\n", section.title);
-        section.text.iter().for_each(|paragraph| text += &format!("\n{paragraph}\n"));
+        // One line for each sentence, like the rest of the document.
+        let lines = section.text.iter().map(|paragraph| paragraph.replace(". ", ".\n"));
+        lines.for_each(|lines| text += &format!("\n{lines}\n"));
         section.tables.iter().for_each(|table| text += &format!("\n{}", table.to_markdown()));
     }
     text += "\n### Against what is wanted\n\n";
