@@ -11,7 +11,7 @@ MDBOOK := target/tools/bin/mdbook
 COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-spark test soak soak-hot soak-quiet test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build docs man install uninstall release clean
+.PHONY: help build demo demo-spark test soak soak-hot soak-quiet test-places test-e2e test-strangers test-jvm test-vm bench bench-spark spark-jars lint deps deps-build docs man install uninstall release clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -38,6 +38,9 @@ soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SC
 
 soak-hot: build ## programs of all kinds without and with `hiroma hot serve` (SOAK_SECONDS, default 3600)
 	python3 tests/soak/hot.py $(RELEASE)/hiroma $${SOAK_SECONDS:-3600}
+
+test-places: build ## `hiroma hot serve` and `quiet serve` with little memory, on other file systems, beside dying processes
+	python3 tests/soak/places.py $(RELEASE)/hiroma
 
 soak-quiet: build ## a hot file beside a stream, without and with `hiroma quiet serve` (SOAK_SECONDS, default 3600)
 	python3 tests/soak/quiet.py $(RELEASE)/hiroma $${SOAK_SECONDS:-3600}

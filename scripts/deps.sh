@@ -97,6 +97,8 @@ for part in "$@"; do
 		need qemu-system-x86_64 qemu-system-x86
 		need busybox busybox-static
 		need cpio cpio
+		has_package xfsprogs || missing+=(xfsprogs)
+		has_package btrfs-progs || missing+=(btrfs-progs)
 		# One package a line; comments allowed.
 		while read -r package; do
 			case $package in

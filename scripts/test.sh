@@ -177,6 +177,8 @@ everything() {
 		suite "end to end: real programs, a quarter of their memory" tests/e2e/run
 		# Not what takes long, and one store: make test-strangers runs everything.
 		suite "behaviours of programs, natively and far" tests/strangers/run --quick --kind behaviour --stores default
+		# Not where the whole machine runs short of memory: make test-places runs everything.
+		suite "hot and quiet in bad places" tests/soak/places.py target/release/hiroma --gentle
 	else
 		skip "end to end" "there is no release build"
 	fi
