@@ -107,6 +107,8 @@ pub enum Entry {
     Check { at_ms: u64, address: u64 },
     /// What tracking cost since the last such entry.
     Tracking { at_ms: u64, rounds: u64, clear_ns: u64, scan_ns: u64, count_ns: u64, window_ns: u64 },
+    /// Turns with and without huge pages showed what they gain.
+    Trial { at_ms: u64, gain: String },
     /// The limit was changed.
     Budget { at_ms: u64, budget_bytes: u64 },
     /// Managing ended, or stopped by itself.
@@ -176,7 +178,10 @@ impl Totals {
                 self.scan_ns += scan_ns;
                 self.count_ns += count_ns;
             }
-            Entry::Begin { .. } | Entry::Budget { .. } | Entry::End { .. } => {}
+            Entry::Begin { .. }
+            | Entry::Trial { .. }
+            | Entry::Budget { .. }
+            | Entry::End { .. } => {}
         }
     }
 }

@@ -23,7 +23,9 @@ pub mod options;
 pub mod readiness;
 pub mod service;
 pub mod tracker;
+pub mod trial;
 pub mod undo;
+pub mod work;
 
 pub use engine::{ActivePage, Engine, State, Step, Usage};
 pub use error::HotError;
@@ -32,3 +34,4 @@ pub use ledger::{Ledger, LedgerDir};
 pub use options::Options;
 pub use readiness::Readiness;
 pub use tracker::{Backend, RangeView, Tracker};
+pub use trial::{Gain, TrialOptions};

@@ -4,6 +4,7 @@ use hiroma_policy::huge::{PaperRule, Rule, Settings, Window};
 
 use crate::ledger::LedgerDir;
 use crate::tracker::Backend;
+use crate::trial::TrialOptions;
 
 const MS: u64 = 1_000_000;
 
@@ -47,6 +48,8 @@ pub struct Options {
     /// The process receives its active pages and makes huge pages itself; the ledger records this.
     /// Requires `dry_run`.
     pub told: bool,
+    /// Try whether huge pages help, once the process has what it is to have.
+    pub trial: Option<TrialOptions>,
     /// The directory of the ledger; without one, none is written.
     pub ledger: Option<LedgerDir>,
 }
@@ -70,6 +73,7 @@ impl Default for Options {
             watch_only: false,
             dry_run: false,
             told: false,
+            trial: None,
             ledger: Some(LedgerDir::of_this_user()),
         }
     }

@@ -370,7 +370,7 @@ fn huge_bytes(pid: u32) -> u64 {
 #[test]
 fn real_engine_collapses_hot_ranges() {
     let dir = TempDir::new().unwrap();
-    let engines = Engines { backend: None, ledger: None };
+    let engines = Engines { backend: None, ledger: None, trial: None };
     let served = Served::start(&dir.path().join("s"), move || engines.into_open()).unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command

@@ -51,7 +51,10 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         if let Entry::Begin { resident_bytes, .. } = entry {
             (resident_at_begin, how) = (*resident_bytes, How::of(entry));
         }
-        let told = matches!(entry, Entry::Begin { .. } | Entry::End { .. } | Entry::Budget { .. });
+        let told = matches!(
+            entry,
+            Entry::Begin { .. } | Entry::End { .. } | Entry::Budget { .. } | Entry::Trial { .. }
+        );
         if all || told {
             text.push_str(&line(entry, how));
             text.push('\n');
@@ -231,6 +234,7 @@ fn line(entry: &Entry, how: How) -> String {
             *count_ns as f64 / 1e6,
             *window_ns as f64 / 1e6
         ),
+        Entry::Trial { at_ms, gain } => format!("{}tried: {gain}", at(at_ms)),
         Entry::Budget { at_ms, budget_bytes } => {
             format!("{}budget {}", at(at_ms), Bytes(*budget_bytes))
         }

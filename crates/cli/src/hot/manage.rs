@@ -99,6 +99,7 @@ pub fn manage(
 ) -> Result<Ended> {
     let progress = tell && stderr().is_terminal();
     let dry_run = engine.is_dry_run();
+    let mut told = false;
     let why = loop {
         let step = engine.step(clock.now_ns())?;
         if progress && step.pass_over {
@@ -109,6 +110,10 @@ pub fn manage(
                 Bytes(usage.huge_bytes),
                 engine.window_ns() as f64 / 1e6
             );
+        }
+        if let Some(gain) = engine.gain().filter(|_| tell && !told) {
+            told = true;
+            show::say(&format!("huge pages: {gain}"));
         }
         match step.state {
             State::Gone => break "the process ended".to_owned(),

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Result;
-use hiroma_hot::{Backend, Options};
+use hiroma_hot::{Backend, Options, TrialOptions};
 use hiroma_policy::huge::Window;
 use hiroma_units::{Bytes, SizeSpec, parse_time};
 
@@ -115,6 +115,40 @@ struct Limiting {
     /// Print what would be done without doing it
     #[arg(long)]
     dry_run: bool,
+    #[command(flatten)]
+    measuring: Measuring,
+}
+
+/// Shortest and longest turn of a trial.
+const TURNS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(600)];
+/// Pairs of turns.
+const PAIRS: usize = 6;
+
+fn turn(text: &str) -> Result<Duration, String> {
+    let time = parse_time(text).map_err(|error| error.to_string())?;
+    let [shortest, longest] = TURNS;
+    if time < shortest || time > longest {
+        return Err(format!("a turn of `{text}` tells nothing: choose between 500ms and 10m"));
+    }
+    Ok(time)
+}
+
+/// Whether to measure what is gained.
+#[derive(clap::Args)]
+pub struct Measuring {
+    /// Measure what huge pages gain, once the process has them: six pairs of turns of TIME with
+    /// and without them, on the process itself, which is slower meanwhile. Processor time is
+    /// compared with the calls that the process makes. Where nothing is gained, the huge pages are
+    /// split, and the process is left alone for an hour
+    #[arg(long, value_name = "TIME", value_parser = turn, num_args = 0..=1, require_equals = true, default_missing_value = "5s")]
+    measure: Option<Duration>,
+}
+
+impl Measuring {
+    /// The same for an engine.
+    pub fn options(&self) -> Option<TrialOptions> {
+        self.measure.map(|turn| TrialOptions { turn_ns: turn.as_nanos() as u64, pairs: PAIRS })
+    }
 }
 
 /// Options of managing a process, shared by `manage` and `run`.
@@ -152,6 +186,7 @@ impl Limiting {
         options.collapse_ppm = self.collapse.ppm;
         options.stall_ns = self.stall.as_nanos() as u64;
         options.dry_run = self.dry_run;
+        options.trial = self.measuring.options();
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 
-use super::options::{Share, backend};
+use super::options::{Measuring, Share, backend};
 
 /// Give huge pages to all registered processes, with fair shares between them.
 ///
@@ -72,6 +72,8 @@ pub struct Args {
     /// Serve Prometheus metrics at this address, as in 127.0.0.1:9465, under /metrics
     #[arg(long, value_name = "ADDRESS")]
     metrics: Option<SocketAddr>,
+    #[command(flatten)]
+    measuring: Measuring,
     /// Print the processes that are registered with the running daemon, and exit
     #[arg(long)]
     status: bool,
@@ -129,7 +131,11 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         })?),
         None => None,
     };
-    let engines = Engines { backend: args.backend, ledger: Some(LedgerDir::of_this_user()) };
+    let engines = Engines {
+        backend: args.backend,
+        ledger: Some(LedgerDir::of_this_user()),
+        trial: args.measuring.options(),
+    };
     let mut daemon =
         Daemon::start(options, engines.into_open()).map_err(|error| refuse(error.to_string()))?;
     let share = Bytes(budget_ranges * EXTENT as u64);

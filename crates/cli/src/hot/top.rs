@@ -65,6 +65,7 @@ fn table(status: &Value) -> String {
     for name in ["used", "idle", "wanted", "share"] {
         table = table.number(name, "");
     }
+    table = table.text("gain");
     for process in processes {
         let text = |name: &str| process[name].as_str().unwrap_or_default().to_owned();
         table.row([
@@ -75,6 +76,7 @@ fn table(status: &Value) -> String {
             bytes(&process["idle_bytes"]),
             bytes(&process["wanted_bytes"]),
             bytes(&process["share_bytes"]),
+            text("gain"),
         ]);
     }
     table.to_text()

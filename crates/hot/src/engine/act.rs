@@ -218,7 +218,7 @@ impl Engine {
     }
 
     /// Splits one of our huge pages. Returns false if the kernel did not.
-    fn split(&mut self, now_ns: u64, range: u64, why: &str) -> Result<bool, HotError> {
+    pub(super) fn split(&mut self, now_ns: u64, range: u64, why: &str) -> Result<bool, HotError> {
         let began = Instant::now();
         if !self.options.dry_run && !self.split_mapping(range)? {
             return Ok(false);
@@ -239,7 +239,7 @@ impl Engine {
     }
 
     /// `MADV_COLD` on a part of a huge page splits it; nothing else works from outside the process.
-    fn split_mapping(&mut self, range: u64) -> Result<bool, HotError> {
+    pub(super) fn split_mapping(&mut self, range: u64) -> Result<bool, HotError> {
         let part = Span { start: range * RANGE, len: PAGE as u64 };
         match self.target.advise(&[part], Advice::Cold) {
             Ok(_) => Ok(true),

@@ -10,6 +10,7 @@ mod access;
 mod act;
 mod idle;
 mod survey;
+mod try_out;
 mod types;
 
 use std::collections::BTreeMap;
@@ -150,6 +151,7 @@ pub struct Engine {
     /// When settled: when to watch again.
     wake_ns: u64,
     began_ns: u64,
+    trial: try_out::TryOut,
     regroup: Vec<u64>,
     wanted_ranges: u64,
     /// See [`Heat::top_permille`]; as of the last pass.
@@ -198,6 +200,7 @@ impl Engine {
             accounts: Accounts { resident_at_begin, ..Accounts::default() },
             wake_ns: u64::MAX,
             began_ns: now_ns,
+            trial: try_out::TryOut::default(),
             regroup: Vec::new(),
             wanted_ranges: 0,
             top_permille: 1000,
@@ -274,6 +277,9 @@ impl Engine {
     }
 
     fn advance(&mut self, now_ns: u64, began: &Instant, step: &mut Step) -> Result<(), HotError> {
+        if self.has_trial(now_ns) {
+            return self.try_on(now_ns);
+        }
         match self.state {
             State::Gone | State::Stopped(_) => return Ok(()),
             State::Settled if now_ns >= self.wake_ns => self.look_again(now_ns, step)?,
@@ -315,6 +321,9 @@ impl Engine {
     }
 
     fn next_ns(&mut self, now_ns: u64) -> u64 {
+        if let Some(next_ns) = self.trial.next_ns(now_ns) {
+            return next_ns;
+        }
         let survey_ns = if self.is_surveying() { self.next_survey_ns(now_ns) } else { u64::MAX };
         let pass_ns = match (&self.state, &self.phase) {
             (State::Gone | State::Stopped(_), _) => u64::MAX,
@@ -572,6 +581,7 @@ impl Engine {
 
     /// Ends managing and closes the ledger with `why`. Huge pages remain; see [`Engine::undo`].
     pub fn finish(mut self, now_ns: u64, why: &str) -> Ledger {
+        self.abandon_trial();
         // These states have already recorded their end.
         if !matches!(self.state, State::Gone | State::Stopped(_)) {
             self.note_end(now_ns, why);

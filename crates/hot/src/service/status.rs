@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::daemon::{Daemon, Member};
 use super::metrics::{Figures, OfProcess};
 use super::protocol::{Mode, TEXT_MAX};
+use crate::trial::Gain;
 
 impl Daemon {
     /// Sets what is served to Prometheus.
@@ -45,6 +46,8 @@ impl Daemon {
                 "used_bytes": bytes(used.active),
                 "idle_bytes": bytes(used.idle),
                 "wanted_bytes": bytes(used.wanted),
+                "gain": member.watch.gain().map(Gain::brief),
+                "gain_told": member.watch.gain().map(ToString::to_string),
             })
         };
         let mut processes: Vec<Value> = self.members().map(|(_, member)| of(member)).collect();

@@ -12,6 +12,7 @@ use crate::error::HotError;
 use crate::ledger::LedgerDir;
 use crate::options::Options;
 use crate::tracker::Backend;
+use crate::trial::{Gain, TrialOptions};
 
 /// Why a watch is over.
 pub type Ended = String;
@@ -26,6 +27,11 @@ pub trait Watch {
 
     /// How it uses huge pages that the daemon made.
     fn use_of_huge_pages(&self) -> Use;
+
+    /// What it gains by them, once that was measured.
+    fn gain(&self) -> Option<&Gain> {
+        None
+    }
 
     /// Changes how many ranges of 2 MiB the daemon may make huge.
     fn set_budget_ranges(&mut self, ranges: u64);
@@ -50,6 +56,8 @@ pub struct Engines {
     pub backend: Option<Backend>,
     /// The directory of ledgers; without one, none are written.
     pub ledger: Option<LedgerDir>,
+    /// Measure what each process gains.
+    pub trial: Option<TrialOptions>,
 }
 
 impl Engines {
@@ -62,6 +70,7 @@ impl Engines {
                 recheck_ns: Some(RECHECK_NS),
                 dry_run: wish.mode == Mode::Notified,
                 told: wish.mode == Mode::Notified,
+                trial: self.trial,
                 ..Options::default()
             };
             // The budget follows as soon as the shares are known.
@@ -100,6 +109,10 @@ impl Watch for EngineWatch {
             wanted: ranges(usage.wanted_bytes),
             idle: ranges(usage.huge_bytes).saturating_sub(active),
         }
+    }
+
+    fn gain(&self) -> Option<&Gain> {
+        self.engine.gain()
     }
 
     fn set_budget_ranges(&mut self, ranges: u64) {
