@@ -98,6 +98,40 @@ fn failed_check_has_its_own_exit_code() {
 }
 
 #[test]
+fn every_canary_fails_run_and_compare() {
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = "nodes = 16\ndisk.count = 2\npolicy.domain_radius = 2\nload.arrivals_per_s = 60\n\
+        run.warmup_ns = \"50ms\"\nrun.duration_ns = \"300ms\"\n";
+    let reserving = "policy.placement = \"two_choices\"\npolicy.reservation = \"in_advance\"\n";
+    let crowded = cluster.replace("= 60", "= 200");
+    for canary in [
+        "lose_page",
+        "keep_copy",
+        "overfill_node",
+        "drop_answer",
+        "stale_content",
+        "vanish_page",
+        "skip_placed",
+        "leak_frame",
+        "keep_guest_frame",
+        "drop_discard",
+        "keep_reservation",
+    ] {
+        // A node that reserves frames is never sent more pages than it has frames.
+        let cluster = match canary {
+            "overfill_node" => crowded.clone(),
+            _ => format!("{cluster}{reserving}"),
+        };
+        fs::write(dir.path().join("c.toml"), format!("{cluster}run.canary = \"{canary}\"\n"))
+            .unwrap();
+        for command in ["run", "compare"] {
+            let (code, _, errors) = hiroma(dir.path(), &[command, "DIR/c.toml", "--seed", "1"]);
+            assert!(matches!(code, Some(3 | 4)), "{canary}, {command}: {code:?} {errors}");
+        }
+    }
+}
+
+#[test]
 fn shards_of_a_sweep_are_merged() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("c.toml"), SMALL).unwrap();

@@ -4,7 +4,7 @@
 //! received as sent.
 
 use crate::error::Violation;
-use crate::message::Message;
+use crate::message::{Message, ON_DISK};
 
 /// Where a page is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -220,11 +220,66 @@ impl Checker {
         self.faults = self.faults.saturating_sub(1);
     }
 
+    /// At any time between events: every page of a live table that was written is in one place, and
+    /// there where the model believes it to be, as far as that says (`believed`).
+    pub fn audit_table(&mut self, table: u32, believed: impl Fn(usize) -> Option<Place>) {
+        let Some(pages) = self.pages.get(table as usize).filter(|_| self.on) else { return };
+        self.checks += pages.len() as u64;
+        let wrong = pages.iter().enumerate().find_map(|(page, seen)| {
+            let is_wrong = match (seen.place, believed(page)) {
+                (Place::Moving, _) => true,
+                (Place::Nowhere, _) if seen.content > 0 => true,
+                (place, Some(believed)) => place != believed,
+                (Place::Frame(_) | Place::Hand(_) | Place::Lost, None) => true,
+                _ => false,
+            };
+            is_wrong.then(|| {
+                let believed = believed(page);
+                format!("page {page} of table {table} is at {:?}, and is believed to be at {believed:?} (none: elsewhere)", seen.place)
+            })
+        });
+        if let Some(wrong) = wrong {
+            self.object(|| wrong);
+        }
+    }
+
+    /// A page of a thread that has ended is still in a frame, and nobody will discard it.
+    pub fn forgotten(&mut self, table: u32, page: u32, node: u32) {
+        self.object(|| {
+            format!("page {page} of table {table} is still at node {node}, although its thread has ended, and nobody discards it")
+        });
+    }
+
+    /// To be called when nothing is under way: none of the pages of a table whose thread has ended
+    /// may exist.
+    pub fn guests_of_dead(&mut self, table: u32, count: u32) {
+        self.checks += 1;
+        if count > 0 {
+            self.object(|| format!("{count} pages of table {table} still exist, although its thread has ended and nothing is under way"));
+        }
+    }
+
+    /// To be called when nothing is under way: the owner of a page knows at which node it is.
+    pub fn known_at_rest(&mut self, table: u32, page: u32, known: Option<u32>, at: Option<u32>) {
+        self.checks += 1;
+        let is_on_disk = at.is_none() && known.is_some_and(|known| known & ON_DISK != 0);
+        if known != at && !is_on_disk {
+            self.object(|| {
+                format!("page {page} of table {table} is at node {at:?}, its owner believes {known:?}, and nothing is under way")
+            });
+        }
+    }
+
     /// To be called when nothing is under way: every frame of `node` that is in use has to contain
-    /// a page.
-    pub fn at_rest(&mut self, node: u32, used: u32) {
+    /// a page, and the frames that it has promised are those that other nodes have reserved.
+    pub fn at_rest(&mut self, node: u32, used: u32, promised: u32, reserved: u32) {
         if self.on {
             self.checks += 1;
+            if promised != reserved {
+                self.object(|| {
+                    format!("node {node} has promised {promised} frames, others have reserved {reserved}, and nothing is under way")
+                });
+            }
             let pages = self.in_frames[node as usize];
             if used != pages {
                 self.object(|| format!("node {node} has {used} frames in use for {pages} pages, and nothing is under way"));

@@ -236,6 +236,18 @@ pub enum Canary {
     DropAnswer,
     /// An old content of a page is delivered.
     StaleContent,
+    /// One page in a hundred vanishes where it arrives.
+    VanishPage,
+    /// One owner in ten is not told where its page is.
+    SkipPlaced,
+    /// One frame in a hundred stays in use when its page has left it.
+    LeakFrame,
+    /// The frame of a page that was discarded stays in use.
+    KeepGuestFrame,
+    /// Every second page that is no longer needed is not discarded.
+    DropDiscard,
+    /// Reservations that are not used are not released.
+    KeepReservation,
 }
 
 /// Duration of a run, and what is measured and checked.
@@ -246,7 +258,8 @@ pub struct RunConfig {
     pub warmup_ns: u64,
     /// Simulated time that is measured, ns.
     pub duration_ns: u64,
-    /// Whether arrivals then stop and everything under way is finished.
+    /// Whether threads then go on until all have ended, without new ones. Otherwise they stop, and
+    /// only what is under way is finished, for the checkers.
     pub drain: bool,
     /// A run is stuck if a fault is not answered for this long, ns.
     pub stuck_after_ns: u64,

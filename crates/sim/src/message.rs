@@ -148,6 +148,13 @@ impl Messages {
         self.slots[slot as usize]
     }
 
+    /// The messages under way. Slow.
+    pub fn under_way(&self) -> impl Iterator<Item = &Message> {
+        let mut is_free = vec![false; self.slots.len()];
+        self.free.iter().for_each(|&slot| is_free[slot as usize] = true);
+        self.slots.iter().zip(is_free).filter(|(_, is_free)| !is_free).map(|(message, _)| message)
+    }
+
     /// Number of messages under way.
     pub fn len(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -215,6 +215,11 @@ impl Placer {
         self.dealings.as_ref().map_or(0, |dealings| dealings.promises.count())
     }
 
+    /// The peers with a frame that is reserved for pages of this node, once for each.
+    pub fn reserved(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.dealings.iter().flat_map(|dealings| dealings.in_advance.ready())
+    }
+
     /// When [`Event::Tick`] next has something to do, ns.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.information.deadline_ns()

@@ -244,7 +244,7 @@ impl Engine<'_> {
 
     fn placed_arrived(&mut self, number: u32, message: Message) {
         let Message { table, page, moves, value, serial, .. } = message;
-        if !self.is_current(&message) {
+        if !self.is_current(&message) || self.canary_acts(Canary::SkipPlaced, 10) {
             return;
         }
         if !self.tables.get(table).live {
@@ -285,7 +285,9 @@ impl Engine<'_> {
             let frame = node.empty(entry.frame);
             self.checker.take(table, page, Place::Frame(number));
             self.page_is_gone(table, page, frame.content);
-            self.frame_unused(number);
+            if self.config.run.canary != Canary::KeepGuestFrame {
+                self.frame_unused(number);
+            }
         }
     }
 }

@@ -9,17 +9,18 @@ mod replay;
 mod tables;
 mod threads;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use hiroma_policy::placement::replacement::AnyRanking;
 use hiroma_policy::placement::{Command, Event, Placer, Rng, ScopeKind, Shared};
 
-use crate::check::Checker;
+use crate::check::{Checker, Place};
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
 use crate::error::{Progress, RunError, Stuck};
 use crate::load::{Arrivals, ThreadPlan};
-use crate::message::Messages;
+use crate::message::{Kind, Messages};
 use crate::network::Network;
 use crate::outcome::Outcome;
 use crate::queue::Queue;
@@ -27,7 +28,7 @@ use crate::random::Normal;
 use crate::topology::Topology;
 use node::{Doing, Node};
 use replay::Replay;
-use tables::Tables;
+use tables::{Page, State, Tables, Whereabouts};
 
 /// Events between two calls of `control`.
 const EVENTS_PER_LOOK: u64 = 1 << 16;
@@ -124,6 +125,7 @@ pub struct Engine<'a> {
     waiting: u64,
     /// Pages that arrived, for the canary.
     arrived_pages: u64,
+    canary_turns: u64,
     /// Reused buffers.
     commands: Vec<Command>,
     plans: Vec<(u32, ThreadPlan)>,
@@ -184,6 +186,7 @@ impl<'a> Engine<'a> {
             frames_used_ns: 0,
             waiting: 0,
             arrived_pages: 0,
+            canary_turns: 0,
             commands: Vec::new(),
             plans: Vec::new(),
             topology,
@@ -196,15 +199,19 @@ impl<'a> Engine<'a> {
         let run = &self.config.run;
         let end_ns = run.warmup_ns + run.duration_ns;
         self.begin(end_ns);
-        let (mut looked, mut audited_ns, mut searched_ns) = (0, 0, 0);
+        let (mut looked, mut audit_ns, mut searched_ns) = (0, end_ns / AUDITS, 0);
         while let Some((time_ns, payload)) = self.queue.pop() {
             self.now_ns = time_ns;
             self.events += 1;
             self.dispatch(EVENT_KINDS[(payload >> 32) as usize & 15], payload as u32);
+            if run.check && self.now_ns >= audit_ns {
+                audit_ns = self.now_ns + (end_ns / AUDITS).max(1);
+                self.audit();
+            }
             if self.checker.objects() {
                 break;
             }
-            if self.ended && !run.drain {
+            if self.is_settling() && !run.check {
                 break;
             }
             if self.events - looked >= EVENTS_PER_LOOK {
@@ -212,10 +219,6 @@ impl<'a> Engine<'a> {
                 let progress = Progress { now_ns: self.now_ns, end_ns, events: self.events };
                 if !control(progress) {
                     return Err(RunError::Stopped(progress));
-                }
-                if self.now_ns - audited_ns >= end_ns / AUDITS {
-                    audited_ns = self.now_ns;
-                    self.audit();
                 }
                 if self.now_ns - searched_ns >= run.stuck_after_ns / 4 {
                     searched_ns = self.now_ns;
@@ -255,6 +258,12 @@ impl<'a> Engine<'a> {
     #[inline]
     fn at(&mut self, time_ns: u64, what: EventKind, whom: u32) {
         self.queue.push(time_ns, u64::from(what as u8) << 32 | u64::from(whom));
+    }
+
+    /// Whether threads have stopped, and only what is under way is finished.
+    #[inline]
+    fn is_settling(&self) -> bool {
+        self.ended && !self.config.run.drain
     }
 
     #[inline]
@@ -297,6 +306,7 @@ impl<'a> Engine<'a> {
         self.out.frames_used_us = (self.frames_used_ns / 1000) as u64;
         (self.out.link_busy_ns, self.out.link_busy_max_ns) = self.network.busy_ns(self.now_ns);
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
+        self.out.events = self.events;
     }
 
     /// Integrates busy nodes and used frames up to now; to be called before either changes.
@@ -330,6 +340,73 @@ impl<'a> Engine<'a> {
     fn audit(&mut self) {
         let nodes = &self.nodes;
         self.checker.audit(self.messages.len(), self.waiting, |node| nodes[node as usize].pages);
+        if self.config.run.check {
+            for (number, table) in (0..).zip(self.tables.all()).filter(|(_, table)| table.live) {
+                self.checker.audit_table(number, |page| place_of(&table.pages[page]));
+            }
+            self.audit_dead();
+        }
+    }
+
+    /// A page of a thread that has ended is discarded, or somebody is about to.
+    fn audit_dead(&mut self) {
+        let discards: HashSet<(u32, u32)> = self
+            .messages
+            .under_way()
+            .filter(|message| matches!(message.kind, Kind::Discard | Kind::Placed))
+            .map(|message| (message.table, message.page))
+            .collect();
+        for (number, table) in (0..).zip(self.tables.all()).filter(|(_, table)| table.out > 0) {
+            // A node that failed discards when it is repaired.
+            let extra = self.nodes[table.node as usize].extra.as_ref();
+            if extra.is_some_and(|extra| extra.orphans.contains(&(number, table.serial))) {
+                continue;
+            }
+            for (page, entry) in (0..).zip(&table.pages) {
+                if entry.whereabouts == Whereabouts::Frame && !discards.contains(&(number, page)) {
+                    self.checker.forgotten(number, page, entry.node);
+                }
+            }
+        }
+    }
+
+    /// Checks what holds when nothing is under way.
+    fn rest(&mut self) -> Result<(), RunError> {
+        // A thread that waits now waits forever.
+        self.find_stuck(0)?;
+        let mut reserved = vec![0; self.nodes.len()];
+        for (number, node) in (0..).zip(&self.nodes) {
+            for peer in node.placer.reserved() {
+                reserved[self.topology.peer(number, peer) as usize] += 1;
+            }
+        }
+        let promises_may_be_lost = self.config.failures.mean_between_ns > 0;
+        for (number, (node, mut reserved)) in (0..).zip(self.nodes.iter().zip(reserved)) {
+            let promised = node.placer.promised();
+            if promises_may_be_lost {
+                // With a node, or with an answer to one that has failed meanwhile.
+                reserved = promised;
+            }
+            self.checker.at_rest(number, node.used, promised, reserved);
+        }
+        for (number, table) in (0..).zip(self.tables.all()) {
+            if !table.live {
+                self.checker.guests_of_dead(number, table.out);
+                continue;
+            }
+            for (page, entry) in (0..).zip(&table.pages) {
+                let at = (entry.whereabouts == Whereabouts::Frame).then_some(entry.node);
+                let known = match entry.state {
+                    State::Away => Some(entry.holder),
+                    State::Resident if at.is_some() => Some(table.node),
+                    _ => None,
+                };
+                if entry.whereabouts != Whereabouts::Lost {
+                    self.checker.known_at_rest(number, page, known, at);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A thread that has waited too long will never be answered.
@@ -362,10 +439,8 @@ impl<'a> Engine<'a> {
             return Err(RunError::Wrong(violation));
         }
         if self.queue.len() == 0 {
-            // No event is left: a thread that waits now waits forever.
-            self.find_stuck(0)?;
-            for (number, node) in (0..).zip(&self.nodes) {
-                self.checker.at_rest(number, node.used);
+            if self.config.run.check {
+                self.rest()?;
             }
             if let Some(violation) = self.checker.violation(self.now_ns, self.events) {
                 return Err(RunError::Wrong(violation));
@@ -374,7 +449,9 @@ impl<'a> Engine<'a> {
             self.find_stuck(self.config.run.stuck_after_ns)?;
         }
         debug_assert!(self.ended, "the end at {end_ns} ns is an event");
-        self.out.events = self.events;
+        if self.config.run.drain {
+            self.out.events = self.events;
+        }
         self.out.checks = self.checker.checks();
         self.out.link_bytes = self.network.bytes().to_vec();
         Ok(self.out)
@@ -393,9 +470,29 @@ impl<'a> Engine<'a> {
             + self.disks.heap_bytes()
     }
 
+    /// Whether a canary acts now: each time it could `every` times.
+    fn canary_acts(&mut self, canary: Canary, every: u64) -> bool {
+        if self.config.run.canary != canary {
+            return false;
+        }
+        self.canary_turns += 1;
+        self.canary_turns % every == 0
+    }
+
     /// Whether this page arrival is the one that a canary corrupts.
     fn is_canary(&self, canary: Canary) -> bool {
         self.config.run.canary == canary && self.arrived_pages == 100
+    }
+}
+
+/// Where the machine believes a page to be.
+fn place_of(page: &Page) -> Option<Place> {
+    match page.whereabouts {
+        Whereabouts::Frame => Some(Place::Frame(page.node)),
+        Whereabouts::Hand => Some(Place::Hand(page.node)),
+        // These do not say which.
+        Whereabouts::Message | Whereabouts::Elsewhere => None,
+        Whereabouts::Lost => Some(Place::Lost),
     }
 }
 

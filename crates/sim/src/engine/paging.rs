@@ -45,6 +45,9 @@ impl Engine<'_> {
                 }
             }
             Command::ReleaseReservation(peer) => {
+                if self.config.run.canary == Canary::KeepReservation {
+                    return;
+                }
                 let target = self.topology.peer(number, peer);
                 self.post(Message::new(Kind::ReservationReleased, number, target, 0));
             }
@@ -165,6 +168,9 @@ impl Engine<'_> {
         if !live {
             entry.whereabouts = Whereabouts::Elsewhere;
             let content = entry.content;
+            if message.reserved {
+                self.post(Message::new(Kind::ReservationReleased, number, target, 0));
+            }
             self.checker.put(table, page, Place::Nowhere, content);
             self.release_frame(number, table, page);
             self.tables.gone(table);
@@ -236,6 +242,9 @@ impl Engine<'_> {
 
     /// A frame in use is no longer needed: the thread may be waiting for one.
     pub(super) fn frame_unused(&mut self, number: u32) {
+        if self.canary_acts(Canary::LeakFrame, 100) {
+            return;
+        }
         let thread = self.nodes[number as usize].thread.as_ref();
         if thread.is_some_and(|thread| thread.doing == Doing::WaitsForFrame && !thread.replays) {
             self.frame_acquired(number);
@@ -283,10 +292,17 @@ impl Engine<'_> {
             return;
         }
         self.checker.take(table, page, Place::Message(slot));
+        if self.canary_acts(Canary::VanishPage, 100) {
+            return;
+        }
         if self.config.node.frame_free == FrameFree::Arrived {
             self.release_frame(number, table, page);
         }
         if self.goes_no_further(number, table, page, content) {
+            if message.reserved {
+                self.tell_placer(number, Event::ReservationReleased { node: source });
+                self.free_changed(number);
+            }
             return;
         }
         let mut arrival =

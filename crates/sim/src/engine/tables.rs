@@ -126,6 +126,11 @@ impl Tables {
         table
     }
 
+    /// All tables.
+    pub fn all(&self) -> &[Table] {
+        &self.all
+    }
+
     /// A table.
     #[inline]
     pub fn get(&self, table: u32) -> &Table {

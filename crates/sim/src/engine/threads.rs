@@ -5,7 +5,7 @@ use hiroma_policy::placement::Event;
 use hiroma_policy::placement::replacement::Ranking;
 
 use crate::check::Place;
-use crate::config::FirstTouch;
+use crate::config::{Canary, FirstTouch};
 use crate::engine::node::{Doing, Frame, Thread};
 use crate::engine::tables::{State, Whereabouts};
 use crate::engine::{Engine, EventKind, Process};
@@ -77,6 +77,9 @@ impl Engine<'_> {
 
     /// Handles the event that a thread waits for, unless it is left over from before a failure.
     pub(super) fn thread_due(&mut self, node: u32) {
+        if self.is_settling() {
+            return;
+        }
         let now_ns = self.now_ns;
         match self.nodes[node as usize]
             .thread
@@ -91,6 +94,9 @@ impl Engine<'_> {
 
     /// Runs a thread until it touches a page that is not resident, or for a while.
     pub(super) fn run_thread(&mut self, number: u32) {
+        if self.is_settling() {
+            return;
+        }
         let access_ns = self.config.node.access_ns;
         let node = &mut self.nodes[number as usize];
         let Some(thread) = node.thread.as_deref_mut() else { return };
@@ -312,7 +318,11 @@ impl Engine<'_> {
                 self.unuse_frame(number);
             } else if entry.is_out(number) {
                 out += 1;
-                if tell && entry.state == State::Away && entry.holder & ON_DISK == 0 {
+                if tell
+                    && entry.state == State::Away
+                    && entry.holder & ON_DISK == 0
+                    && !self.canary_acts(Canary::DropDiscard, 2)
+                {
                     let serial = self.tables.get(table).serial;
                     self.post(Message {
                         table,

@@ -60,6 +60,11 @@ impl InAdvance {
         self.waiting.len()
     }
 
+    /// The peers with a reserved frame, once for each.
+    pub fn ready(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.ready.iter().copied()
+    }
+
     /// Removes all reserved frames, to be released.
     pub fn release(&mut self) -> impl Iterator<Item = Peer> + '_ {
         self.ready.drain(..)
