@@ -98,6 +98,22 @@ fn failed_check_has_its_own_exit_code() {
 }
 
 #[test]
+fn settings_are_explained_as_in_the_guide() {
+    let dir = tempfile::tempdir().unwrap();
+    let (code, page, _) = hiroma(dir.path(), &["explain", "--markdown"]);
+    let guide = "../../docs/guide/cluster-settings.md";
+    assert_eq!(code, Some(0));
+    assert!(
+        page == fs::read_to_string(guide).unwrap(),
+        "write it anew: hiroma sim explain --markdown > docs/guide/cluster-settings.md"
+    );
+    let (_, one, _) = hiroma(dir.path(), &["explain", "policy.placement"]);
+    assert!(one.contains("two_choices") && one.contains("\"random\" in the preset"), "{one}");
+    let (code, _, errors) = hiroma(dir.path(), &["explain", "nonsense"]);
+    assert!(code == Some(2) && errors.contains("there is no setting `nonsense`"), "{errors}");
+}
+
+#[test]
 fn every_canary_fails_run_and_compare() {
     let dir = tempfile::tempdir().unwrap();
     let cluster = "nodes = 16\ndisk.count = 2\npolicy.domain_radius = 2\nload.arrivals_per_s = 60\n\

@@ -18,6 +18,7 @@ pub mod cluster;
 pub mod compare;
 pub mod figures;
 pub mod jobs;
+pub mod keys;
 pub mod lab;
 pub mod paper;
 pub mod presets;

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use hiroma_policy::placement::PlacementConfig;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::trace::TraceRecord;
 
 /// Shape of the network.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TopologyKind {
     /// `dims = [width, height]`; every node has four links.
@@ -31,7 +32,7 @@ pub enum TopologyKind {
 }
 
 /// Shape and size of the network.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TopologyConfig {
     /// Shape.
@@ -41,7 +42,7 @@ pub struct TopologyConfig {
 }
 
 /// How a node or a switch forwards a message.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Switching {
     /// It is received completely before it is forwarded.
@@ -52,7 +53,7 @@ pub enum Switching {
 }
 
 /// Links and messages.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkConfig {
     /// Bandwidth of one link in one direction, bytes/s.
@@ -81,7 +82,7 @@ pub struct NetworkConfig {
 }
 
 /// When the frame of a page that is being paged out becomes free. The paper does not specify it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FrameFree {
     /// Immediately: the page waits in a buffer outside of the frames.
@@ -98,7 +99,7 @@ pub enum FrameFree {
 }
 
 /// Memory and processor of a node.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NodeConfig {
     /// Frames of local memory.
@@ -113,7 +114,7 @@ pub struct NodeConfig {
 
 /// Disks. They are attached to nodes at equal distances; every node uses the disk of its part of
 /// the machine.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DiskConfig {
     /// Disks in the whole machine.
@@ -129,7 +130,7 @@ pub struct DiskConfig {
 }
 
 /// Distribution of the times of single accesses to a disk.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DiskTime {
     /// All take the same time.
@@ -140,7 +141,7 @@ pub enum DiskTime {
 }
 
 /// Distribution of the sizes of programs.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Spread {
     /// All sizes are equally frequent (the paper's text).
@@ -151,7 +152,7 @@ pub enum Spread {
 }
 
 /// The source of the content of a page that was never written.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FirstTouch {
     /// It is zeros: nothing is transferred.
@@ -162,7 +163,7 @@ pub enum FirstTouch {
 }
 
 /// Which nodes the threads of a process run on.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadPlacement {
     /// Each on a node drawn at random.
@@ -173,7 +174,7 @@ pub enum ThreadPlacement {
 }
 
 /// Processes, threads and what they touch.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoadConfig {
     /// Processes that arrive in the whole machine, per second (Poisson).
@@ -208,7 +209,7 @@ pub struct LoadConfig {
 }
 
 /// Failures and repairs of nodes.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct FailureConfig {
     /// Mean time between two failures in the whole machine (Poisson), ns; 0 for none.
@@ -220,7 +221,7 @@ pub struct FailureConfig {
 }
 
 /// A bug built in on purpose, to test that the checkers find it.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Canary {
     /// None.
@@ -251,7 +252,7 @@ pub enum Canary {
 }
 
 /// Duration of a run, and what is measured and checked.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunConfig {
     /// Simulated time before measuring starts, ns.
@@ -272,7 +273,7 @@ pub struct RunConfig {
 }
 
 /// One cluster and its load.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// Shape and size of the network.

@@ -41,6 +41,7 @@ enum SimCommand {
     Merge(sweep::MergeArgs),
     Replay(single::ReplayArgs),
     Presets(single::PresetsArgs),
+    Explain(single::ExplainArgs),
 }
 
 /// Runs the subcommand.
@@ -54,5 +55,6 @@ pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         SimCommand::Merge(args) => sweep::merge(&args),
         SimCommand::Replay(args) => single::replay(&args),
         SimCommand::Presets(args) => single::presets(&args),
+        SimCommand::Explain(args) => single::explain(&args),
     }
 }

@@ -14,7 +14,7 @@ use hiroma_sim_lab::figures::Figures;
 use hiroma_sim_lab::lab::{Lab, jobs_of};
 use hiroma_sim_lab::presets::{PRESETS, preset};
 use hiroma_sim_lab::trace::{Trace, TraceError};
-use hiroma_sim_lab::{presets, replay as traces, single};
+use hiroma_sim_lab::{keys, presets, replay as traces, single};
 
 use super::progress::Progress;
 use super::shared::{self, Outputs, Runs};
@@ -88,6 +88,43 @@ pub struct PresetsArgs {
     /// Preset to print
     #[arg(value_name = "NAME")]
     name: Option<String>,
+}
+
+/// Explain the settings of a cluster's file.
+///
+/// What a setting means, its default and the words that it may have. Without a KEY: all of them.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  hiroma sim explain policy.placement
+  hiroma sim explain failures                    all settings of a table
+  hiroma sim explain domain_radius               wherever it is")]
+pub struct ExplainArgs {
+    /// Setting, table, or last part of a setting
+    #[arg(value_name = "KEY")]
+    key: Option<String>,
+    /// Print all of them as a page in Markdown
+    #[arg(long, conflicts_with = "key")]
+    markdown: bool,
+}
+
+/// `hiroma sim explain`.
+pub fn explain(args: &ExplainArgs) -> Result<ExitCode> {
+    let found = match &args.key {
+        Some(name) => keys::find(name),
+        None => keys::keys(),
+    };
+    if let Some(name) = args.key.as_ref().filter(|_| found.is_empty()) {
+        return Err(shared::refused(format_args!(
+            "there is no setting `{name}`: `hiroma sim explain` lists all"
+        )));
+    }
+    let text = match args.markdown {
+        true => keys::to_markdown(),
+        false => found.iter().map(keys::to_text).collect::<Vec<_>>().join("\n"),
+    };
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `hiroma sim run`.

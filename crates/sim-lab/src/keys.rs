@@ -1,0 +1,199 @@
+//! The keys of a cluster's file, generated from the types that they become: path, kind, default,
+//! meaning, allowed words.
+
+use std::fmt::Write as _;
+
+use hiroma_sim::Config;
+use serde_json::{Map, Value};
+
+/// One key.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Key {
+    /// As in `policy.domain_radius`.
+    pub path: String,
+    /// What its value is.
+    pub kind: String,
+    /// Its value in the preset `paper`, as TOML.
+    pub default: String,
+    /// What it means.
+    pub about: String,
+    /// The words that are allowed, with their meanings, if it is one of several.
+    pub words: Vec<(String, String)>,
+}
+
+/// Keys that are not in the types: other words for some that are ([`crate::cluster`]).
+const OTHERS: [(&str, &str, &str); 4] = [
+    ("preset", "word", "The defaults of all settings; `hiroma sim presets` lists them."),
+    (
+        "nodes",
+        "number",
+        "`topology.dims` for that many nodes; disks and arrivals follow in proportion where the file does not \
+         set them.",
+    ),
+    ("node.memory_bytes", "number or text like \"16G\"", "`node.frames` for that much memory."),
+    (
+        "disk.medium",
+        "word",
+        "`disk.access_ns`, `disk.bytes_per_s` and `disk.parallel` of a kind of disk.",
+    ),
+];
+
+/// All keys: those without a table first, the others by name.
+pub fn keys() -> Vec<Key> {
+    let schema = schemars::schema_for!(Config);
+    let defaults = serde_json::to_value(Config::default()).expect("settings become JSON");
+    let mut keys: Vec<Key> = OTHERS
+        .iter()
+        .map(|&(path, kind, about)| Key {
+            path: path.to_owned(),
+            kind: kind.to_owned(),
+            default: String::new(),
+            about: about.to_owned(),
+            words: Vec::new(),
+        })
+        .collect();
+    let root = schema.as_value();
+    collect(root, root, "", &defaults, &mut keys);
+    keys.sort_by_key(|key| (key.path.contains('.'), key.path.clone()));
+    keys
+}
+
+/// The definition that a schema refers to, if it does.
+fn resolved<'a>(root: &'a Value, schema: &'a Value) -> &'a Value {
+    let name = schema["$ref"].as_str().and_then(|reference| reference.rsplit('/').next());
+    name.map_or(schema, |name| &root["$defs"][name])
+}
+
+fn collect(root: &Value, schema: &Value, prefix: &str, defaults: &Value, keys: &mut Vec<Key>) {
+    let none = Map::new();
+    let properties = schema["properties"].as_object().unwrap_or(&none);
+    for (name, default) in defaults.as_object().unwrap_or(&none) {
+        let Some(property) = properties.get(name) else { continue };
+        let (path, target) = (format!("{prefix}{name}"), resolved(root, property));
+        if target["properties"].is_object() {
+            collect(root, target, &format!("{path}."), default, keys);
+            continue;
+        }
+        let about = [property, target].into_iter().find_map(|one| one["description"].as_str());
+        keys.push(Key {
+            kind: kind_of(name, target),
+            default: default.to_string(),
+            about: about.unwrap_or_default().replace('\n', " "),
+            words: words_of(target),
+            path,
+        });
+    }
+}
+
+fn kind_of(name: &str, schema: &Value) -> String {
+    let kind = match schema["type"].as_str() {
+        Some("boolean") => "true or false",
+        Some("array") => "list of numbers",
+        Some("number" | "integer") if name.ends_with("_ns") => {
+            "nanoseconds, or a time like \"20ms\""
+        }
+        Some("number" | "integer") => "number",
+        _ => "word",
+    };
+    kind.to_owned()
+}
+
+/// The words of an enumeration: each variant is a constant with a description.
+fn words_of(schema: &Value) -> Vec<(String, String)> {
+    let variants = schema["oneOf"].as_array().into_iter().flatten();
+    let described = variants.filter_map(|variant| {
+        let about = variant["description"].as_str().unwrap_or_default().replace('\n', " ");
+        Some((variant["const"].as_str()?.to_owned(), about))
+    });
+    described.collect()
+}
+
+/// The keys whose path is `name` or begins with it, or has it as its last part.
+pub fn find(name: &str) -> Vec<Key> {
+    let all = keys();
+    let exact: Vec<Key> = all.iter().filter(|key| key.path == name).cloned().collect();
+    if !exact.is_empty() {
+        return exact;
+    }
+    let table = format!("{name}.");
+    let last = format!(".{name}");
+    all.into_iter()
+        .filter(|key| key.path.starts_with(&table) || key.path.ends_with(&last))
+        .collect()
+}
+
+/// One key for a terminal.
+pub fn to_text(key: &Key) -> String {
+    let mut text = format!("{}\n    {}\n    {}", key.path, key.about, key.kind);
+    if !key.default.is_empty() {
+        let _ = write!(text, "; {} in the preset `paper`", key.default);
+    }
+    text.push('\n');
+    let widest = key.words.iter().map(|(word, _)| word.len()).max().unwrap_or(0);
+    for (word, about) in &key.words {
+        let _ = writeln!(text, "      {word:widest$}  {about}");
+    }
+    text
+}
+
+/// All keys as a page of the guide.
+pub fn to_markdown() -> String {
+    let mut text = String::from(
+        "# Settings of a simulated cluster\n\n\
+         All keys of the files that `hiroma sim run`, `compare`, `sweep` and `replay` read.\n\
+         `hiroma sim explain KEY` shows one. This page is generated from the same types.\n",
+    );
+    let mut table = None;
+    for key in keys() {
+        let of = key.path.rsplit_once('.').map_or("", |(table, _)| table).to_owned();
+        if table.as_ref() != Some(&of) {
+            let title =
+                if of.is_empty() { "Without a table".to_owned() } else { format!("`[{of}]`") };
+            let _ = write!(text, "\n## {title}\n");
+            table = Some(of);
+        }
+        let default = match key.default.as_str() {
+            "" => String::new(),
+            default => format!(" Default: `{default}`."),
+        };
+        let _ = write!(text, "\n**`{}`** ({}).{default}\n{}\n", key.path, key.kind, key.about);
+        if !key.words.is_empty() {
+            text.push('\n');
+        }
+        for (word, about) in &key.words {
+            let _ = writeln!(text, "- `{word}`: {about}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_setting_is_a_key_with_a_meaning() {
+        let all = keys();
+        fn count(value: &Value) -> usize {
+            match value {
+                Value::Object(table) => table.values().map(count).sum(),
+                _ => 1,
+            }
+        }
+        let settings = count(&serde_json::to_value(Config::default()).unwrap());
+        assert_eq!(all.len(), settings + OTHERS.len());
+        let unexplained: Vec<&str> =
+            all.iter().filter(|key| key.about.is_empty()).map(|key| key.path.as_str()).collect();
+        assert!(unexplained.is_empty(), "{unexplained:?}");
+        let words: Vec<&Key> = all.iter().filter(|key| key.kind == "word").collect();
+        assert!(words.iter().filter(|key| key.words.is_empty()).count() <= 2, "{words:?}");
+    }
+
+    #[test]
+    fn keys_are_found_by_path_table_and_last_part() {
+        assert_eq!(find("run.canary")[0].words.len(), 12);
+        assert_eq!(find("domain_radius")[0].path, "policy.domain_radius");
+        assert!(find("failures").len() == 3 && find("nonsense").is_empty());
+        assert!(to_text(&find("network.switching")[0]).contains("store_and_forward"));
+    }
+}
