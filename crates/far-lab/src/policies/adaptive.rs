@@ -62,7 +62,7 @@ impl Policy for Arc {
 
     fn evict(&mut self, incoming: u32) -> u32 {
         self.adapt(incoming);
-        let is_known = self.place(incoming) != NOWHERE.into();
+        let is_known = self.place(incoming) != usize::from(NOWHERE);
         if !is_known && self.links.len(ONCE) == self.capacity {
             let page = self.links.pop_back(ONCE).expect("memory that is full has pages");
             self.list[page as usize] = NOWHERE;
@@ -83,10 +83,10 @@ impl Policy for Arc {
 
     fn admit(&mut self, _at: usize, page: u32) {
         let place = self.place(page);
-        if place != NOWHERE.into() {
+        if place != usize::from(NOWHERE) {
             self.links.remove(place, page);
         }
-        self.put(if place == NOWHERE.into() { ONCE } else { TWICE }, page);
+        self.put(if place == usize::from(NOWHERE) { ONCE } else { TWICE }, page);
         while self.links.len(ONCE) + self.links.len(GHOSTS_ONCE) > self.capacity
             && self.links.len(GHOSTS_ONCE) > 0
         {

@@ -129,7 +129,7 @@ mod tests {
     fn one_weak_sample_is_no_evidence() {
         let mut survey = Survey::default();
         survey.note(1, 2, 16, 20 * MS);
-        assert_eq!(worthwhile(&survey, 0), []);
+        assert!(worthwhile(&survey, 0).is_empty());
         survey.note(1, 2, 16, 20 * MS);
         assert_eq!(worthwhile(&survey, 0), [1]);
     }
@@ -139,11 +139,11 @@ mod tests {
         let mut survey = Survey::default();
         // 100 first touches a second save 10 us a second: 40 s for a collapse of 400 us.
         (0..3).for_each(|_| survey.note(1, 1, 16, 320 * MS));
-        assert_eq!(worthwhile(&survey, 30 * 1000 * MS), []);
+        assert!(worthwhile(&survey, 30 * 1000 * MS).is_empty());
         assert_eq!(worthwhile(&survey, 60 * 1000 * MS), [1]);
         // Slow collapses have to save more.
         (0..30).for_each(|_| survey.collapsed(9, 8 * MS));
-        assert_eq!(worthwhile(&survey, 60 * 1000 * MS), []);
+        assert!(worthwhile(&survey, 60 * 1000 * MS).is_empty());
     }
 
     #[test]

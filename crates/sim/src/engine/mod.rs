@@ -9,7 +9,7 @@ mod replay;
 mod tables;
 mod threads;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hiroma_policy::placement::replacement::AnyRanking;
@@ -350,7 +350,7 @@ impl<'a> Engine<'a> {
 
     /// A page of a thread that has ended is discarded, or somebody is about to.
     fn audit_dead(&mut self) {
-        let discards: HashSet<(u32, u32)> = self
+        let discards: BTreeSet<(u32, u32)> = self
             .messages
             .under_way()
             .filter(|message| matches!(message.kind, Kind::Discard | Kind::Placed))
