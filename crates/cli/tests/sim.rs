@@ -173,3 +173,13 @@ fn shards_of_a_sweep_are_merged() {
     assert!(fs::read_to_string(dir.path().join("m.html")).unwrap().contains("<svg"));
     assert_eq!(sweep("3/2").0, Some(2));
 }
+
+#[test]
+fn what_a_user_may_not_have_meant_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("c.toml"), SMALL.replace("nodes = 16", "nodes = 7")).unwrap();
+    let (code, told, _) = hiroma(dir.path(), &["run", "DIR/c.toml", "--seed", "1"]);
+    assert_eq!(code, Some(0));
+    assert!(told.contains("Note: 7 x 1 has a side of one node"), "{told}");
+    assert!(told.contains("Note: no process ended"), "{told}");
+}

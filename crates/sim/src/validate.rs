@@ -218,6 +218,13 @@ impl Config {
                 problems.add(field, format!("{marks:?}: allowed are up to 128 numbers from 0 to 1000 (thousandths of a node's memory)"));
             }
         }
+        let marks = policy.high_permille.iter().zip(&policy.low_permille);
+        if let Some((high, low)) = marks.into_iter().find(|(high, low)| low > high) {
+            problems.add(
+                "policy.low_permille",
+                format!("{low} is above {high} of policy.high_permille: peers would be told of few free frames while there are many; exchange the two"),
+            );
+        }
         problems.range("policy.attempts_max", policy.attempts_max.into(), 0, 200);
         problems.range("policy.reserve_frames", policy.reserve_frames.into(), 1, 64);
     }
@@ -254,6 +261,19 @@ mod tests {
         let mut config = Config::default();
         change(&mut config);
         config.validate().err().unwrap_or_default().iter().map(Problem::to_string).collect()
+    }
+
+    #[test]
+    fn inverted_watermarks_are_refused() {
+        let told = problems(|config| {
+            (config.policy.high_permille, config.policy.low_permille) = (vec![100], vec![900]);
+        });
+        assert!(told.len() == 1 && told[0].contains("900 is above 100"), "{told:?}");
+        let equal = |config: &mut Config| {
+            config.policy.high_permille = vec![100, 900];
+            config.policy.low_permille = vec![100, 900];
+        };
+        assert_eq!(problems(equal), Vec::<String>::new());
     }
 
     #[test]
