@@ -474,7 +474,7 @@ class Suite:
             if native.code == NOT_HERE and case.code != NOT_HERE:
                 raise Skip(native.output.decode(errors="replace").strip()[-200:] or "not possible here")
             if broken or native.code != case.code:
-                raise Broken(broken.text if broken else f"exit code {native.code}, not {case.code}: {last_line(native.errors)}")
+                raise Broken(broken.text if broken else f"exit code {native.code}, not {case.code}: {last_line(native.errors) or last_line(native.output.decode(errors='replace'))}")
             seconds["native"] = native.seconds
             local_bytes = max(LOCAL_MIN_BYTES, int(native.rss_bytes * SHARE))
             for store in ["native"] if self.native_only else self.store_names:

@@ -229,8 +229,14 @@ static void through_ring(char *from, char *to, size_t bytes, int registered) {
         want(call(SYS_io_uring_enter, ring, 1, 0, 0, 0, 0), 1);
         idle();
         while (__atomic_load_n(done, __ATOMIC_ACQUIRE) == *head) call(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, 0, 0);
-        want(results[*head & *(unsigned *)(rings + p.cq_off.ring_mask)].res, bytes);
+        int result = results[*head & *(unsigned *)(rings + p.cq_off.ring_mask)].res;
         __atomic_store_n(head, *head + 1, __ATOMIC_RELEASE);
+        // The kernel cancels what has no worker yet, when signals keep it from making one: once more.
+        if (result == -ECANCELED) {
+            reads--;
+            continue;
+        }
+        want(result, bytes);
     }
     need(munmap(rings, room));
     need(munmap(entry, entries));
