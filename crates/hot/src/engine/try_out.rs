@@ -129,7 +129,7 @@ impl Engine {
 
     /// Ends a trial before its time. What is split for it becomes huge again, as far as that does
     /// not take long.
-    pub(super) fn abandon_trial(&mut self) {
+    pub(crate) fn abandon_trial(&mut self) {
         let Some(running) = self.trial.running.take() else { return };
         let began = Instant::now();
         for range in running.ranges {

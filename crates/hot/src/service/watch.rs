@@ -86,6 +86,14 @@ struct EngineWatch {
     wish: Registration,
 }
 
+impl Drop for EngineWatch {
+    /// A process does not stay without its huge pages because the daemon ends in the middle of a
+    /// trial.
+    fn drop(&mut self) {
+        self.engine.abandon_trial();
+    }
+}
+
 impl Watch for EngineWatch {
     fn backend(&self) -> String {
         self.engine.backend().to_string()
