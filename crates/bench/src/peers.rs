@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 use hiroma_sys::host::cgroup::memory_controller;
+use hiroma_sys::host::proc;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::undo::{Guard, Undo};
@@ -286,9 +287,7 @@ impl Zswap {
     /// Memory that it takes now, beyond what the control group counts.
     pub fn memory_bytes(&self) -> u64 {
         let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let kib = text.lines().find_map(|line| {
-            line.strip_prefix("Zswap:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()
-        });
+        let kib = proc::value(&text, "Zswap:");
         if self.charged { 0 } else { kib.unwrap_or(0) << 10 }
     }
 }

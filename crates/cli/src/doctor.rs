@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use hiroma_far::config::PathChoice;
 use hiroma_sys::cpu;
+use hiroma_sys::host::proc;
 use hiroma_units::Bytes;
 use rustix::fs::{OFlags, statvfs};
 use rustix::process::{Resource, getrlimit};
@@ -253,12 +254,9 @@ fn free_huge_pages() -> Check {
 }
 
 fn memory() -> Result<Check> {
-    let available = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let kib = text.lines().find_map(|line| {
-            line.strip_prefix("MemAvailable:")?.split_whitespace().next()?.parse::<u64>().ok()
-        })?;
-        Some(Bytes(kib << 10))
-    });
+    let available = fs::read_to_string("/proc/meminfo")
+        .ok()
+        .and_then(|text| Some(Bytes(proc::value(&text, "MemAvailable:")? << 10)));
     let available = available.map_or(String::new(), |bytes| format!(", {bytes} available"));
     Ok(Check::ok("memory", format!("{}{available}", Limits::read()?.machine)))
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 
+use hiroma_sys::host::proc;
 use hiroma_sys::hot::target::{Advice, Span, Target};
 use hiroma_sys::quiet::tasks::cpu_times;
 use hiroma_sys::vm::{Access, Reservation};
@@ -32,9 +33,7 @@ fn ready_blocks(buddyinfo: &str) -> u64 {
 /// The number after `name` in text of the form of `/proc/meminfo` or `/proc/PID/status`, usually in
 /// KiB.
 pub fn kib(text: &str, name: &str) -> u64 {
-    text.lines()
-        .find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
-        .unwrap_or(0)
+    proc::value(text, name).unwrap_or(0)
 }
 
 /// How long ago a process began that started `started` clock ticks after boot.

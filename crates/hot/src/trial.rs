@@ -7,6 +7,8 @@
 
 use std::fmt;
 
+use hiroma_report::{Estimate, Spread};
+
 use crate::work::Work;
 
 /// Calls or waits in a second from which on they measure progress.
@@ -15,17 +17,15 @@ const UNITS_PER_S_MIN: u64 = 100;
 const CPU_NS_MIN: u64 = 200_000_000;
 /// Part of a turn that is not counted, because the change itself is felt in it.
 const SETTLING_PART: u64 = 4;
-/// 97.5 % quantiles of Student's t distribution, for 1 to 11 degrees of freedom.
-const T: [f64; 11] = [12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201];
-/// Least and largest number of pairs of turns.
-pub const PAIRS: [usize; 2] = [3, T.len() + 1];
+/// Least number of pairs of turns.
+pub const PAIRS_MIN: usize = 3;
 
 /// How to try.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TrialOptions {
     /// Length of a turn.
     pub turn_ns: u64,
-    /// Pairs of a turn with and one without huge pages, within [`PAIRS`].
+    /// Pairs of a turn with and one without huge pages, [`PAIRS_MIN`] at least.
     pub pairs: usize,
 }
 
@@ -68,7 +68,7 @@ pub struct Trial {
 impl Trial {
     /// A trial of a process whose ranges are huge.
     pub fn new(options: TrialOptions) -> Trial {
-        let pairs = options.pairs.clamp(PAIRS[0], PAIRS[1]);
+        let pairs = options.pairs.max(PAIRS_MIN);
         Trial {
             options: TrialOptions { pairs, ..options },
             turn: 0,
@@ -157,6 +157,10 @@ fn unit_of(turns: &[Work], turn_ns: u64) -> Option<Unit> {
     [Unit::Call, Unit::Wait].into_iter().find(shows)
 }
 
+fn median_ns(costs: &[f64]) -> u64 {
+    Spread::of(costs).map_or(0, |spread| spread.median as u64)
+}
+
 /// What huge pages gain.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Gain {
@@ -181,39 +185,31 @@ pub enum Gain {
 
 impl Gain {
     fn of(turns: &[Work], options: TrialOptions) -> Gain {
-        let Some(unit) = unit_of(turns, options.turn_ns).filter(|_| turns.len() >= 2 * PAIRS[0])
+        let Some(unit) = unit_of(turns, options.turn_ns).filter(|_| turns.len() >= 2 * PAIRS_MIN)
         else {
             return Gain::Unknown;
         };
         let cost = |turn: usize| turns[turn].cpu_ns as f64 / unit.of(&turns[turn]) as f64;
-        let of_kind = |huge: bool| {
-            let mut costs: Vec<f64> =
-                (0..turns.len()).filter(|&turn| Trial::is_huge(turn) == huge).map(cost).collect();
-            costs.sort_by(f64::total_cmp);
-            costs[costs.len() / 2] as u64
-        };
         let pairs = turns.len() / 2;
-        let logs: Vec<f64> = (0..pairs)
-            .map(|pair| {
-                let (one, other) = (cost(2 * pair), cost(2 * pair + 1));
-                if Trial::is_huge(2 * pair) { (one / other).ln() } else { (other / one).ln() }
-            })
-            .collect();
-        let mean = logs.iter().sum::<f64>() / pairs as f64;
-        let variance =
-            logs.iter().map(|log| (log - mean).powi(2)).sum::<f64>() / (pairs - 1) as f64;
-        let margin = T[pairs - 2] * (variance / pairs as f64).sqrt();
+        // The turn with huge pages and the one without, of each pair.
+        let (with, without): (Vec<f64>, Vec<f64>) = (0..pairs)
+            .map(|pair| (cost(2 * pair), cost(2 * pair + 1), Trial::is_huge(2 * pair)))
+            .map(|(one, other, is_huge)| if is_huge { (one, other) } else { (other, one) })
+            .unzip();
+        let Some(log_ratio) = Estimate::of_log_ratios(&with, &without) else {
+            return Gain::Unknown;
+        };
         let permille = |log: f64| ((1.0 - log.exp()) * 1000.0).round() as i64;
         Gain::Known {
             unit: match unit {
                 Unit::Call => "call that reads or writes",
                 Unit::Wait => "wait of a thread",
             },
-            with_ns: of_kind(true),
-            without_ns: of_kind(false),
-            permille: permille(mean),
-            permille_min: permille(mean + margin),
-            permille_max: permille(mean - margin),
+            with_ns: median_ns(&with),
+            without_ns: median_ns(&without),
+            permille: permille(log_ratio.mean),
+            permille_min: permille(log_ratio.high()),
+            permille_max: permille(log_ratio.low()),
             pairs,
             turn_ns: options.turn_ns,
         }

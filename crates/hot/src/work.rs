@@ -5,10 +5,6 @@ use std::fs;
 
 use hiroma_sys::host::proc;
 
-/// User and system time of all threads, in clock ticks: fields 14 and 15 of `proc_pid_stat(5)`.
-const USER: usize = 14;
-const SYSTEM: usize = 15;
-
 /// What a process has done since it started.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Work {
@@ -24,10 +20,12 @@ impl Work {
     /// Of process `pid`; none if it has ended.
     pub fn of(pid: u32) -> Option<Work> {
         let stat = proc::stat(pid)?;
-        let ticks = proc::field::<u64>(&stat, USER)? + proc::field::<u64>(&stat, SYSTEM)?;
+        let ticks =
+            proc::field::<u64>(&stat, proc::USER)? + proc::field::<u64>(&stat, proc::SYSTEM)?;
         let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         // Another user's may be unreadable.
         let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+        let number = |text: &str, name| proc::value(text, name).unwrap_or(0);
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
         let waits = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
         Some(Work {
@@ -45,10 +43,6 @@ impl Work {
             waits: self.waits.saturating_sub(before.waits),
         }
     }
-}
-
-fn number(text: &str, name: &str) -> u64 {
-    text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

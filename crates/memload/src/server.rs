@@ -1,5 +1,6 @@
 //! Resources that the server's process uses, as reported by the kernel.
 
+use hiroma_sys::host::proc;
 use std::fs;
 use std::io;
 
@@ -17,11 +18,7 @@ pub struct Memory {
 /// Present memory of process `pid`.
 pub fn memory(pid: u32) -> io::Result<Memory> {
     let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
-    let field = |name: &str| {
-        let value =
-            text.lines().find_map(|line| line.strip_prefix(name)?.trim().strip_suffix(" kB"));
-        value.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10
-    };
+    let field = |name| proc::value(&text, name).unwrap_or(0) << 10;
     // Pages of hugetlbfs are not included in the resident memory.
     let hugetlb = field("Private_Hugetlb:") + field("Shared_Hugetlb:");
     Ok(Memory {

@@ -304,11 +304,11 @@ impl Sharing {
     /// moving there. It can be far from the present one: as long as most fetches are from behind,
     /// each step saves about as much as it costs, and only the last ones save much.
     fn choose_larger(&mut self, seen: &Seen, period: &Period, now: u128) -> Option<u64> {
+        if !seen.is_full {
+            return None;
+        }
         let mut best = (0, None);
         for parts in self.parts + 1..(MOST + 1).min(self.bar.parts) {
-            if !seen.is_full {
-                break;
-            }
             let bytes = seen.limit_bytes / PARTS * (parts - self.parts);
             let spared_min = if parts == self.parts + 1 { SPARED_BY_MORE } else { SPARED_BY_MANY };
             let cost = self.cost_of_more(seen, period, bytes);
@@ -351,7 +351,7 @@ impl Sharing {
 
     /// Cost of the period with `bytes` less for compressed memory.
     fn cost_of_less(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
-        let packed = (self.packing(bytes) >> 8) as u64;
+        let packed = self.held_by(bytes);
         let left_ppm = self.spared.left_ppm(bytes);
         let fetches = wide(period.near + period.behind);
         if self.demotes {
@@ -371,7 +371,7 @@ impl Sharing {
 
     /// Cost of the period with `bytes` more for compressed memory.
     fn cost_of_more(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
-        let packed = (self.packing(bytes) >> 8) as u64;
+        let packed = self.held_by(bytes);
         let fetches = wide(period.near + period.behind);
         // What is behind and also local needs no fetch.
         let absent_behind = seen.absent_bytes.saturating_sub(seen.near_bytes) + bytes;
@@ -391,21 +391,20 @@ impl Sharing {
     /// all bytes are assumed to be touched as densely as those that are evicted next.
     fn added_ppm(&self, seen: &Seen, period: &Period, bytes: u64) -> u128 {
         let fetches = wide(period.near + period.behind).max(1);
-        let edge = (wide(period.edge_per_mib) * wide(bytes) * 1_000_000 / fetches) >> 20;
         match seen.growth {
             Some(growth) => growth.added_ppm(bytes).map_or(u128::from(u64::MAX), wide),
-            None => edge,
+            None => (wide(period.edge_per_mib) * wide(bytes) * 1_000_000 / fetches) >> 20,
         }
     }
 
-    /// Bytes of the program that `bytes` of compressed memory hold, times 2^8.
-    fn packing(&self, bytes: u64) -> u128 {
-        self.packing * wide(bytes)
+    /// Bytes of the program that `bytes` of compressed memory hold.
+    fn held_by(&self, bytes: u64) -> u64 {
+        ((self.packing * wide(bytes)) >> 8) as u64
     }
 
     /// Cost of moving what `bytes` of compressed memory hold, in ns.
     fn moving(&self, seen: &Seen, bytes: u64) -> u128 {
-        (self.packing(bytes) >> 8).min(wide(seen.absent_bytes + bytes)) / 4096 * wide(MOVED_NS)
+        wide(self.held_by(bytes).min(seen.absent_bytes + bytes)) / 4096 * wide(MOVED_NS)
     }
 
     /// Fetches from behind, if compressed memory held the last evicted `held_bytes`.

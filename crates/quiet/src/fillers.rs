@@ -41,11 +41,7 @@ impl Process {
 
 /// Bytes that a process moved between devices and memory (`/proc/PID/io`).
 fn parse_io(text: &str) -> u64 {
-    let value = |name: &str| {
-        text.lines()
-            .find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-            .unwrap_or(0)
-    };
+    let value = |name| proc::value(text, name).unwrap_or(0);
     value("read_bytes:") + value("write_bytes:")
 }
 

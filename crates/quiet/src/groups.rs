@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use hiroma_sys::host::cgroup::memory_controller;
+use hiroma_sys::host::proc;
 
 /// Maximum number of groups that are looked at.
 const GROUPS_MAX: usize = 4096;
@@ -55,10 +56,8 @@ fn hits(dir: &Path) -> Option<u64> {
         return text.trim().parse().ok();
     }
     let text = fs::read_to_string(dir.join("memory.events.local")).ok()?;
-    let value = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-    };
-    Some(value("high ").unwrap_or(0) + value("max ").unwrap_or(0))
+    let value = |name| proc::value(&text, name).unwrap_or(0);
+    Some(value("high ") + value("max "))
 }
 
 #[cfg(test)]

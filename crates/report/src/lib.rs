@@ -11,6 +11,7 @@
 //!   HTML.
 
 pub mod atomic;
+mod estimate;
 mod html;
 mod machine;
 mod measure;
@@ -19,6 +20,7 @@ mod report;
 mod scale;
 mod table;
 
+pub use estimate::{Estimate, Verdict, compare_paired};
 pub use machine::Machine;
 pub use measure::{Better, Bound, Measure, Paper, Spread, measures_table};
 pub use plot::{Axis, Kind, Plot, Point, Series};

@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::figures::{Figures, RESPONSE, estimate, values};
 use crate::lab::{Lab, LabError, jobs_of};
 use crate::single::{self, FigureJson, describe, estimate_text, figures_json, seeds_text};
-use crate::stats::{Estimate, Verdict, compare_paired};
+use hiroma_report::{Estimate, Verdict, compare_paired};
 
 /// A policy in the comparison.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use hiroma_sim::Outcome;
 use serde::{Deserialize, Serialize};
 
-use crate::stats::Estimate;
+use hiroma_report::Estimate;
 
 /// A number that every run has, or may have.
 #[derive(Clone, Copy, Debug)]

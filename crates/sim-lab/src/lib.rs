@@ -25,6 +25,5 @@ pub mod presets;
 pub mod replay;
 pub mod settings;
 pub mod single;
-pub mod stats;
 pub mod sweep;
 pub mod trace;

@@ -5,7 +5,7 @@ use hiroma_sim::Config;
 use serde::Serialize;
 
 use crate::figures::{FIGURES, Figures, estimate};
-use crate::stats::Estimate;
+use hiroma_report::Estimate;
 
 /// Describes a cluster in one line.
 pub fn describe(config: &Config) -> String {

@@ -11,6 +11,7 @@ use hiroma_policy::reclaim::Settings;
 use hiroma_sys::host::memory;
 use hiroma_sys::hot::target::started_at;
 use hiroma_sys::quiet::affinity;
+use hiroma_sys::quiet::files;
 use hiroma_sys::quiet::memory::{Counters, MemoryInfo};
 use hiroma_sys::quiet::tasks::{self, TaskKind, parse_schedstat};
 use hiroma_sys::workload::Region;
@@ -289,7 +290,7 @@ impl Books {
                 .sum(),
             early_pages: counters.get("pgsteal_proactive"),
             direct_reclaims: direct.iter().map(|name| counters.get(name)).sum(),
-            load_bytes: load.map_or(0, moved_bytes),
+            load_bytes: load.and_then(files::moved_bytes).unwrap_or(0),
             daemon_cpu_ns: daemon.map_or(0, cpu_ns),
             steal_ns: tasks::cpu_times()?
                 .iter()
@@ -322,13 +323,6 @@ pub fn worker(pid: u32) -> u32 {
     let children =
         fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().next().and_then(|child| child.parse().ok()).unwrap_or(pid)
-}
-
-/// Number of bytes that a process has read and written so far, cached or not (`/proc/PID/io`).
-fn moved_bytes(pid: u32) -> u64 {
-    let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let counters = Counters::parse(&text.replace(':', ""));
-    counters.get("rchar") + counters.get("wchar")
 }
 
 /// Processor time of all threads of a process.

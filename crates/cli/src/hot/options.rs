@@ -49,10 +49,15 @@ const WINDOWS: [Duration; 2] = [Duration::from_micros(100), Duration::from_secs(
 
 /// Parses the length of a round.
 fn window(text: &str) -> Result<Duration, String> {
+    within(text, "round", WINDOWS, "100us and 1m")
+}
+
+/// Parses a time from `range`, which `told` says to the user.
+fn within(text: &str, what: &str, range: [Duration; 2], told: &str) -> Result<Duration, String> {
     let time = parse_time(text).map_err(|error| error.to_string())?;
-    let [shortest, longest] = WINDOWS;
+    let [shortest, longest] = range;
     if time < shortest || time > longest {
-        return Err(format!("a round of `{text}` tells nothing: choose between 100us and 1m"));
+        return Err(format!("a {what} of `{text}` tells nothing: choose between {told}"));
     }
     Ok(time)
 }
@@ -125,12 +130,7 @@ const TURNS: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(60
 const PAIRS: usize = 6;
 
 fn turn(text: &str) -> Result<Duration, String> {
-    let time = parse_time(text).map_err(|error| error.to_string())?;
-    let [shortest, longest] = TURNS;
-    if time < shortest || time > longest {
-        return Err(format!("a turn of `{text}` tells nothing: choose between 500ms and 10m"));
-    }
-    Ok(time)
+    within(text, "turn", TURNS, "500ms and 10m")
 }
 
 /// Whether to measure what is gained.

@@ -11,7 +11,7 @@ use super::{MIDDLE, Params};
 use crate::figures::RESPONSE;
 use crate::presets::PRESETS;
 use crate::single::{estimate_text, name_of};
-use crate::stats::{Estimate, Verdict, compare_paired};
+use hiroma_report::{Estimate, Verdict, compare_paired};
 
 /// Time between two messages of periodic information, ms: its maximum age. Below 1 ms, nodes spend
 /// most of their time receiving it.

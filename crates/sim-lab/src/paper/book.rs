@@ -8,7 +8,7 @@ use hiroma_sim::{Config, Outcome};
 use crate::figures::{Figures, RESPONSE, estimate, figure_named};
 use crate::lab::{Job, Lab, LabError};
 use crate::single::estimate_text;
-use crate::stats::Estimate;
+use hiroma_report::Estimate;
 
 /// A configuration in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

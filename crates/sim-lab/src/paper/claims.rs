@@ -11,7 +11,7 @@ use super::book::{Book, Curve, Id};
 use super::experiments::{DEFAULT_MARKS, Experiments};
 use super::{HIGH, LOW, MIDDLE};
 use crate::figures::RESPONSE;
-use crate::stats::{Estimate, Verdict};
+use hiroma_report::{Estimate, Verdict};
 
 /// A gain below this, in per cent, counts as none.
 const NO_GAIN_PERCENT: f64 = 2.0;

@@ -66,9 +66,7 @@ fn meminfo(root: &Path, key: &str) -> io::Result<Bytes> {
     let text = fs::read_to_string(root.join("proc/meminfo")).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot read /proc/meminfo: {error}"))
     })?;
-    let kib = text
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok());
+    let kib = super::proc::value(&text, key);
     let kib = kib.ok_or_else(|| io::Error::other(format!("/proc/meminfo has no line {key}")))?;
     Ok(Bytes(kib << 10))
 }

@@ -9,6 +9,9 @@ pub const STATE: usize = 3;
 pub const PARENT: usize = 4;
 /// Flags of the kernel (`PF_*`).
 pub const FLAGS: usize = 9;
+/// User and system time of all threads, ended ones included, in clock ticks.
+pub const USER: usize = 14;
+pub const SYSTEM: usize = 15;
 /// Start time, in clock ticks since the machine started.
 pub const STARTED: usize = 22;
 /// Resident memory, in pages.
@@ -24,6 +27,12 @@ pub fn stat(pid: u32) -> Option<String> {
 /// Field `number` of a text, from [`STATE`] on. Never allocates.
 pub fn field<T: FromStr>(stat: &str, number: usize) -> Option<T> {
     stat[name_end(stat)? + 1..].split_whitespace().nth(number.checked_sub(STATE)?)?.parse().ok()
+}
+
+/// The number after `name` at the start of a line, as in `/proc/meminfo`, `/proc/PID/status` and
+/// `/proc/PID/io`.
+pub fn value(text: &str, name: &str) -> Option<u64> {
+    text.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok())
 }
 
 /// The name (field 2), without its parentheses. It can contain any characters, these included.

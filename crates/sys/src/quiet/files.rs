@@ -12,6 +12,8 @@ use std::path::PathBuf;
 use rustix::fs::{Advice, OFlags, SeekFrom, fadvise, seek};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
+use crate::host::proc;
+
 /// Number of positions that are checked to find out whether a file is cached.
 const SAMPLES: u64 = 16;
 
@@ -35,10 +37,7 @@ pub fn moved_bytes(pid: u32) -> Option<u64> {
 }
 
 fn parse_moved(text: &str) -> Option<u64> {
-    let value = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
-    };
-    Some(value("rchar:")?.saturating_add(value("wchar:")?))
+    Some(proc::value(text, "rchar:")?.saturating_add(proc::value(text, "wchar:")?))
 }
 
 /// Why other users' files are not visible, if so.

@@ -1,4 +1,4 @@
-//! Means with confidence intervals over seeds, and paired differences.
+//! Means with confidence intervals over seeds or turns, and paired differences.
 //!
 //! Runs of different seeds are independent, so that Student's t distribution gives the interval of
 //! their mean (Law, Simulation Modeling and Analysis, section 4.5). Two policies that ran with the
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn intervals_cover_the_mean_95_percent() {
         // Sums of twelve uniform numbers are nearly normal; their mean is 6.
-        let mut random = hiroma_policy::placement::Rng::new(1);
+        let mut random = hiroma_units::Rng::new(1);
         let mut uniform = || (random.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
         let mut held = 0;
         for _ in 0..2000 {
