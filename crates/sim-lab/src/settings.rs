@@ -6,6 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
+use hiroma_units::{Bytes, ParseSizeError, ParseTimeError, parse_time};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
@@ -259,7 +260,23 @@ fn take_value(
 }
 
 /// Converts a text with a unit to the integer that a key of this name takes.
+///
+/// Sizes and times are written as in every option; rates and shares occur only here.
 pub(crate) fn number(key: &str, text: &str) -> Result<i64, String> {
+    let whole = |number: u128| i64::try_from(number).map_err(|_| format!("`{text}` is too large"));
+    if key.ends_with("_ns") {
+        // As a number without quotes it would be nanoseconds.
+        if text.trim().parse::<f64>().is_ok() {
+            return Err(ParseTimeError::Malformed(text.to_owned()).to_string());
+        }
+        return parse_time(text)
+            .map_err(|error| error.to_string())
+            .and_then(|t| whole(t.as_nanos()));
+    }
+    if key.ends_with("_bytes") {
+        let bytes: Result<Bytes, ParseSizeError> = text.parse();
+        return bytes.map_err(|error| error.to_string()).and_then(|Bytes(n)| whole(n.into()));
+    }
     let kind = UNITS
         .iter()
         .find(|kind| key.ends_with(kind.suffix))
@@ -269,8 +286,7 @@ pub(crate) fn number(key: &str, text: &str) -> Result<i64, String> {
         text.find(|c: char| !(c.is_ascii_digit() || c == '.' || c == '_')).unwrap_or(text.len());
     let (digits, unit) = (text[..end].replace('_', ""), text[end..].trim());
     let refused = || {
-        let names: Vec<&str> =
-            kind.units.iter().map(|(name, ..)| *name).filter(|name| !name.is_empty()).collect();
+        let names: Vec<&str> = kind.units.iter().map(|(name, ..)| *name).collect();
         format!("`{text}` is not {}: write a number and one of {}", kind.what, names.join(", "))
     };
     let &(_, over, under) =
@@ -297,7 +313,7 @@ struct Unit {
     units: &'static [(&'static str, u128, u128)],
 }
 
-const UNITS: [Unit; 4] = [
+const UNITS: [Unit; 2] = [
     Unit {
         suffix: "bytes_per_s",
         what: "a rate",
@@ -310,29 +326,6 @@ const UNITS: [Unit; 4] = [
             ("Mb/s", 1_000_000, 8),
             ("Gb/s", 1_000_000_000, 8),
         ],
-    },
-    Unit {
-        suffix: "_bytes",
-        what: "a size",
-        base: "bytes",
-        units: &[
-            ("", 1, 1),
-            ("B", 1, 1),
-            ("K", 1 << 10, 1),
-            ("KiB", 1 << 10, 1),
-            ("M", 1 << 20, 1),
-            ("MiB", 1 << 20, 1),
-            ("G", 1 << 30, 1),
-            ("GiB", 1 << 30, 1),
-            ("T", 1 << 40, 1),
-            ("TiB", 1 << 40, 1),
-        ],
-    },
-    Unit {
-        suffix: "_ns",
-        what: "a time",
-        base: "nanoseconds",
-        units: &[("ns", 1, 1), ("us", 1000, 1), ("ms", 1_000_000, 1), ("s", 1_000_000_000, 1)],
     },
     Unit { suffix: "_permille", what: "a share", base: "thousandths", units: &[("%", 10, 1)] },
 ];
@@ -447,12 +440,16 @@ mod tests {
                 "m.toml:2: `shape.kind`: there is no `ring`, use `torus` or `star`",
             ),
             (
-                "[links]\nlatency_ns = \"1 min\"",
-                "m.toml:2: `links.latency_ns`: `1 min` is not a time: write a number and one of ns, us, ms, s",
+                "[links]\nlatency_ns = \"1 parsec\"",
+                "m.toml:2: `links.latency_ns`: `1 parsec` is not a time: write a number and a unit (us, ms, s, m, h), like 500us, 1.5s or 5m",
             ),
             (
-                "[links]\nlatency_ns = \"1.5 ns\"",
-                "m.toml:2: `links.latency_ns`: `1.5 ns` is not a whole number of nanoseconds",
+                "[links]\nlatency_ns = \"2\"",
+                "m.toml:2: `links.latency_ns`: `2` is not a time: write a number and a unit (us, ms, s, m, h), like 500us, 1.5s or 5m",
+            ),
+            (
+                "[links]\nrate_bytes_per_s = \"1.5 B/s\"",
+                "m.toml:2: `links.rate_bytes_per_s`: `1.5 B/s` is not a whole number of bytes per second",
             ),
             ("nodes = \"many\"", "m.toml:1: `nodes`: `many` is not a whole number"),
             (
@@ -467,6 +464,19 @@ mod tests {
         ] {
             assert_eq!(read(text).unwrap_err(), message, "{text}");
         }
+    }
+
+    #[test]
+    fn sizes_and_times_are_those_of_every_option() {
+        for text in ["1m30s", "0.5s", "20 ms", "5m", "3us"] {
+            let time = parse_time(text).unwrap().as_nanos() as i64;
+            assert_eq!(number("warmup_ns", text), Ok(time), "{text}");
+        }
+        for text in ["512M", "0.5G", "1.5GiB", "3k", "64 KiB"] {
+            let Bytes(bytes) = text.parse().unwrap();
+            assert_eq!(number("memory_bytes", text), Ok(bytes as i64), "{text}");
+        }
+        assert!(number("warmup_ns", "1.5 ns").is_err() && number("memory_bytes", "1e3").is_err());
     }
 
     #[test]
