@@ -114,7 +114,12 @@ suite() { # NAME COMMAND...
 	done_in
 }
 
+# The fuzzers are a workspace of their own, whose lock file no other build looks at.
+locked() { "$cargo" metadata -q --locked --format-version 1 --manifest-path "$1" >/dev/null; }
+
 lint() {
+	single "lock file of the workspace" locked Cargo.toml
+	single "lock file of the fuzzers" locked fuzz/Cargo.toml
 	single "format" "$cargo" fmt --all --check
 	single "clippy" "$cargo" clippy -q --workspace --all-targets -- -D warnings
 	if "$cargo" deny --version >/dev/null 2>&1; then
