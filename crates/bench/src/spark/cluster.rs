@@ -40,14 +40,6 @@ const OPENED: [&str; 13] = [
     "sun.util.calendar",
 ];
 
-/// The JVM options that the plugin requires, in addition to a heap of a fixed size.
-const OPTIONS: [&str; 4] = [
-    "-XX:+UseG1GC",
-    "-XX:G1HeapRegionSize=4m",
-    "-XX:+ExplicitGCInvokesConcurrent",
-    "-XX:MaxTenuringThreshold=1",
-];
-
 /// A running job.
 pub struct Session<'a> {
     input: Option<ChildStdin>,
@@ -121,8 +113,7 @@ fn command(jars: &Jars, spec: &Spec, java_options: &str, home: &Path) -> Command
     command
 }
 
-/// Spark's settings. Those of the JVM are the same for every policy, so that only pages differ;
-/// `stock` alone has none of them.
+/// Spark's settings, the same for every policy; `stock` is without the plugin.
 fn settings(
     jars: &Jars,
     spec: &Spec,
@@ -147,13 +138,9 @@ fn settings(
         settings.extend([
             ("spark.plugins", "io.hiroma.spark.HiromaPlugin".to_owned()),
             ("spark.hiroma.policy", spec.policy.name().to_owned()),
-            ("spark.storage.unrollMemoryThreshold", "4194272".to_owned()),
-            (
-                "spark.executor.extraJavaOptions",
-                format!("-Xms{mib}m {} {java_options}", OPTIONS.join(" ")).trim().to_owned(),
-            ),
         ]);
-    } else if !java_options.is_empty() {
+    }
+    if !java_options.is_empty() {
         settings.push(("spark.executor.extraJavaOptions", java_options.to_owned()));
     }
     settings.push(("spark.jars", shipped));

@@ -9,7 +9,8 @@ import java.nio.charset.StandardCharsets;
 final class ForeignCalls implements NativeCalls {
   private static final int EINVAL = 22;
   /** By kind; the same on all processors that Linux has huge pages on, but for PA-RISC (uapi/asm-generic/mman-common.h). */
-  private static final int[] ADVICE = {14, 15, 25};
+  private static final int[] ADVICE = {14, 15, 25, 20};
+  private static final long PAGE_BYTES = 4096;
   private static final int PROT_READ_WRITE = 3;
   private static final int MAP_PRIVATE_ANONYMOUS_NORESERVE = 0x4022;
   private static final int O_RDONLY_CLOEXEC = 0x80000;
@@ -90,7 +91,8 @@ final class ForeignCalls implements NativeCalls {
     if (kind < 0 || kind >= ADVICE.length) {
       return EINVAL;
     }
-    return (int) -result(() -> (int) madvise.invokeExact(address, bytes, ADVICE[kind]));
+    long length = kind == SPLIT ? Math.min(PAGE_BYTES, bytes) : bytes;
+    return (int) -result(() -> (int) madvise.invokeExact(address, length, ADVICE[kind]));
   }
 
   @Override

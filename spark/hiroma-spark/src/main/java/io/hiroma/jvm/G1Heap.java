@@ -10,7 +10,7 @@ import java.util.Set;
  * {@code src/hotspot/share/gc/g1/vmStructs_g1.hpp}; JDK 22 put {@code G1} before the names). The caller has made sure that the JVM runs with
  * G1: the tables look the same if it does not.
  */
-public final class G1Heap {
+public final class G1Heap implements JavaHeap {
   private static final String[] MANAGER = {"G1HeapRegionManager", "HeapRegionManager"};
   private static final String[] REGION = {"G1HeapRegion", "HeapRegion"};
   private static final String[] TYPE = {"G1HeapRegionType", "HeapRegionType"};
@@ -18,13 +18,6 @@ public final class G1Heap {
       "HeapRegionType", "Universe", "CollectedHeap", "G1CollectedHeap", "MemRegion", "G1HeapRegionTable");
   /** Regions of 1 MiB to 512 MiB, of which G1 wants about 2,048; with 1 MiB each this is a heap of 1 TiB. */
   private static final long REGIONS_MAX = 1 << 20;
-  /** Numbers of what a region is used for. Eden and survivors are young; a humongous object takes more than half a region. */
-  private static final int FREE = 0;
-  private static final int YOUNG = 1;
-  private static final int HUMONGOUS = 2;
-  /** Also regions of the archive, which never move either. */
-  private static final int OLD = 3;
-
   private final long base;
   private final long length;
   /** Address of the pointers to the regions, and how many there are. */
@@ -78,27 +71,22 @@ public final class G1Heap {
     return new G1Heap(memory, tables);
   }
 
-  /** First address of what is reserved for the heap. */
+  @Override
   public long base() {
     return base;
   }
 
-  /** Bytes that are reserved for the heap. */
+  @Override
   public long length() {
     return length;
   }
 
-  /** Bytes of a region. */
+  @Override
   public long regionBytes() {
     return length / regions;
   }
 
-  /**
-   * First address, end of what is used, and kind (0 free, 1 young, 2 humongous, 3 old) of each region that is there, from low addresses to
-   * high ones. The JVM goes on meanwhile: each region is as it was at some moment during the call.
-   *
-   * @throws IllegalStateException if this JVM is not as expected
-   */
+  @Override
   public long[] regions() {
     try (OwnMemory memory = OwnMemory.open()) {
       return regions(memory);
@@ -109,7 +97,7 @@ public final class G1Heap {
     int from = Math.min(Math.min(bottom, top), Math.min(end, tag));
     int to = Math.max(Math.max(bottom, top), Math.max(end, tag)) + Long.BYTES;
     ByteBuffer pointers = memory.read(table, regions * Long.BYTES);
-    long[] found = new long[regions * 3];
+    long[] found = new long[regions * REGION_NUMBERS];
     int count = 0;
     for (int number = 0; number < regions; number++) {
       long at = pointers.getLong(number * Long.BYTES);
@@ -126,6 +114,7 @@ public final class G1Heap {
       }
       found[count++] = first;
       found[count++] = used;
+      found[count++] = expected + regionBytes();
       found[count++] = kind(region.getInt(tag - from));
     }
     return Arrays.copyOf(found, count);

@@ -8,10 +8,14 @@ import java.nio.ByteBuffer;
  * which do the same; {@link Natives} chooses. For any number of threads. Internal to Hiroma.
  */
 public interface NativeCalls {
-  /** The kinds of {@link #advise}: {@code MADV_HUGEPAGE}, {@code MADV_NOHUGEPAGE}, {@code MADV_COLLAPSE} (madvise(2)). */
+  /**
+   * The kinds of {@link #advise}: {@code MADV_HUGEPAGE}, {@code MADV_NOHUGEPAGE}, {@code MADV_COLLAPSE} (madvise(2)), and
+   * {@code MADV_COLD} on the first page of a huge one, which the kernel takes apart for that.
+   */
   int HUGE = 0;
   int SMALL = 1;
   int COLLAPSE = 2;
+  int SPLIT = 3;
 
   /** The way, as logs and the web UI name it. */
   String way();

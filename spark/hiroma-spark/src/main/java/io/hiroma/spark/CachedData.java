@@ -19,18 +19,24 @@ import org.apache.spark.storage.memory.MemoryStore;
 import org.apache.spark.storage.memory.SerializedMemoryEntry;
 
 /**
- * Where the blocks are that this executor has cached. Serialised blocks are looked up chunk by chunk, on the heap and off it; of deserialised
- * ones the large arrays are (the columns of a DataFrame's cache are such), and of small objects a sample stands for the rest.
+ * Where the blocks are that this executor has cached. Serialised blocks are looked up chunk by chunk, on the heap and off it; deserialised
+ * ones object by object if their elements are large (the batches of a DataFrame's cache, the pickles of Python), and by sample otherwise.
  */
 final class CachedData {
-  /** Objects of this size and more count by their address and length, smaller ones by sample. */
-  private static final long LARGE = 64 << 10;
-  /** Samples of deserialised data for each huge page that it fills. */
-  private static final int SAMPLES = 8;
-  /** Objects that one look visits at most: some milliseconds. */
+  /** Arrays of this size and more count by their address and length, where all of their block are looked at. */
+  private static final long LARGE_BYTES = 4 << 10;
+  /** Of elements of this size and more, on average, all are looked at; of smaller ones a sample is. */
+  private static final long LARGE_ELEMENT_BYTES = 4 << 10;
+  /** Samples for each huge page that a block fills, and for a block at least. */
+  private static final int SAMPLES = 32;
+  private static final int SAMPLES_MIN = 64;
+  /** Objects that one look visits at most: some milliseconds. The next one goes on. */
   private static final int VISITS_MAX = 20_000;
   /** Objects that one element is followed through at most. */
   private static final int ELEMENT_VISITS_MAX = 256;
+  /** What an object that is no array has, and the header of one that is: about. */
+  private static final long OBJECT_BYTES = 24;
+  private static final long ARRAY_HEADER_BYTES = 16;
   private static final ClassValue<List<Field>> FIELDS = new ClassValue<>() {
     @Override
     protected List<Field> computeValue(Class<?> type) {
@@ -38,62 +44,62 @@ final class CachedData {
     }
   };
 
-  private final boolean heapKnown;
-  /** Blocks that the last look had no time for come first in the next one. */
-  private int skipped;
+  /**
+   * What a look saw.
+   *
+   * @param pages of all blocks, or if {@code complete} is false of those that there was time for so far
+   * @param bytes what Spark says that the blocks have
+   */
+  record Look(CachedPages pages, long bytes, boolean complete) {}
 
-  CachedData(boolean heapKnown) {
-    this.heapKnown = heapKnown;
+  private final Heap heap;
+  /** Blocks of a look that has not come to its end, and what was seen of others before them. */
+  private final Deque<MemoryEntry<?>> open = new ArrayDeque<>();
+  private CachedPages seen = new CachedPages();
+  private int visits;
+
+  /**
+   * The blocks of this executor.
+   *
+   * @param heap null with a collector whose objects cannot be found: then only blocks off the heap are
+   */
+  CachedData(Heap heap) {
+    this.heap = heap;
   }
 
-  /** Looks now. */
-  CachedPages look() throws ReflectiveOperationException {
-    CachedPages pages = new CachedPages();
-    List<DeserializedMemoryEntry<?>> objects = new ArrayList<>();
-    for (MemoryEntry<?> entry : entries()) {
+  /** Looks on where the last look ended, or anew if that saw everything. */
+  synchronized Look look() throws ReflectiveOperationException {
+    List<MemoryEntry<?>> entries = entries();
+    if (open.isEmpty()) {
+      open.addAll(entries);
+      seen = new CachedPages();
+    }
+    visits = 0;
+    while (!open.isEmpty() && visits < VISITS_MAX) {
+      MemoryEntry<?> entry = open.remove();
       if (entry instanceof SerializedMemoryEntry<?> serialized) {
         for (ByteBuffer chunk : serialized.buffer().getChunks()) {
-          add(chunk, pages);
+          add(chunk, seen);
         }
-      } else if (heapKnown && entry instanceof DeserializedMemoryEntry<?> deserialized) {
-        objects.add(deserialized);
+      } else if (heap != null && entry instanceof DeserializedMemoryEntry<?> deserialized) {
+        add(deserialized, seen);
       }
     }
-    int visits = 0;
-    int begin = skipped;
-    for (int number = 0; number < objects.size(); number++) {
-      int at = (begin + number) % objects.size();
-      if (visits >= VISITS_MAX) {
-        skipped = at;
-        break;
-      }
-      visits += sample(objects.get(at), pages);
-    }
-    return pages;
+    return new Look(seen, entries.stream().mapToLong(MemoryEntry::size).sum(), open.isEmpty());
   }
 
-  /** How many blocks of any kind there are; cheap, and as exact as it can be without stopping others. */
-  static int stored() throws ReflectiveOperationException {
-    return map().size();
-  }
-
-  /** How many deserialised blocks of RDDs there are; they are young when they are stored. */
-  static int blocks() throws ReflectiveOperationException {
-    LinkedHashMap<?, ?> entries = map();
-    int found = 0;
-    synchronized (entries) {
-      for (Map.Entry<?, ?> entry : entries.entrySet()) {
-        found += entry.getValue() instanceof DeserializedMemoryEntry<?> && ((BlockId) entry.getKey()).isRDD() ? 1 : 0;
-      }
-    }
-    return found;
-  }
-
+  /**
+   * The blocks of RDDs and tables. Broadcasts and what tasks exchange lie in the same store, but nobody asked for them to be kept.
+   */
   private static List<MemoryEntry<?>> entries() throws ReflectiveOperationException {
     LinkedHashMap<?, ?> entries = map();
     synchronized (entries) {
       List<MemoryEntry<?>> found = new ArrayList<>(entries.size());
-      entries.values().forEach(entry -> found.add((MemoryEntry<?>) entry));
+      entries.forEach((block, entry) -> {
+        if (((BlockId) block).isRDD()) {
+          found.add((MemoryEntry<?>) entry);
+        }
+      });
       return found;
     }
   }
@@ -113,73 +119,93 @@ final class CachedData {
     long start = 0;
     if (chunk.isDirect()) {
       start = Native.bufferAddress(chunk);
-    } else if (heapKnown && chunk.hasArray()) {
-      start = Native.addresses(new Object[] {chunk.array()})[0];
+    } else if (heap != null && chunk.hasArray()) {
+      start = addresses(chunk.array())[0];
     }
     if (start != 0) {
       pages.add(start, start + chunk.capacity());
     }
   }
 
-  /** How many objects were visited. */
-  private static int sample(DeserializedMemoryEntry<?> entry, CachedPages pages) {
-    Object values = entry.value();
-    if (!values.getClass().isArray()) {
-      return 0;
-    }
-    int count = Array.getLength(values);
-    long wanted = Math.max(64, entry.size() / CachedPages.HUGE_PAGE * SAMPLES);
-    int step = (int) Math.max(1, count / wanted);
-    List<Object> large = new ArrayList<>(List.of(values));
-    List<Object> small = new ArrayList<>();
-    int visits = 0;
-    if (!values.getClass().getComponentType().isPrimitive()) {
-      for (long at = 0; at < count && visits < VISITS_MAX; at += step) {
-        visits += follow(Array.get(values, (int) at), large, small);
+  /** Where each of {@code objects} is at this moment. */
+  private long[] addresses(Object... objects) {
+    long[] addresses = Native.addresses(objects);
+    for (long address : addresses) {
+      if (address != 0 && !heap.contains(address)) {
+        throw new IllegalStateException("this JVM's heap is not where it says: an object at 0x" + Long.toHexString(address));
       }
     }
-    long[] where = Native.addresses(large.toArray());
-    long exact = 0;
-    for (int number = 0; number < where.length; number++) {
-      long bytes = bytes(large.get(number));
-      pages.add(where[number], where[number] + bytes);
-      exact += bytes;
-    }
-    // Of what was not sampled each large array stands for `step` of its kind; together they are not more than the block.
-    long rest = Math.max(0, entry.size() - exact * (step > 1 ? step : 1));
-    for (long address : Native.addresses(small.toArray())) {
-      pages.addAround(address, rest / small.size());
-    }
-    return visits;
+    return addresses;
   }
 
-  /** Sorts the objects that {@code element} is made of into large arrays and others; how many were visited. */
-  private static int follow(Object element, List<Object> large, List<Object> small) {
-    Deque<Object> open = new ArrayDeque<>();
-    if (element != null) {
-      open.add(element);
+  private void add(DeserializedMemoryEntry<?> entry, CachedPages pages) {
+    Object values = entry.value();
+    if (!values.getClass().isArray()) {
+      return;
     }
-    int visits = 0;
-    while (!open.isEmpty() && visits < ELEMENT_VISITS_MAX) {
-      Object object = open.remove();
-      visits++;
-      if (bytes(object) >= LARGE) {
-        large.add(object);
-      } else {
-        small.add(object);
+    int count = Array.getLength(values);
+    long wanted = Math.max(SAMPLES_MIN, entry.size() / CachedPages.HUGE_PAGE * SAMPLES);
+    boolean all = count == 0 || entry.size() / count >= LARGE_ELEMENT_BYTES;
+    int step = all ? 1 : (int) Math.max(1, count / wanted);
+    List<Object> found = new ArrayList<>(List.of(values));
+    if (!values.getClass().getComponentType().isPrimitive()) {
+      for (long at = 0; at < count; at += step) {
+        follow(Array.get(values, (int) at), found);
       }
+    }
+    place(found, step, entry.size(), pages);
+  }
+
+  /** Adds {@code found}: the array of a block's elements, and what every {@code step}-th of them is made of. */
+  private void place(List<Object> found, int step, long entryBytes, CachedPages pages) {
+    long[] where = addresses(found.toArray());
+    long exact = 0;
+    long sampled = 0;
+    for (int number = 0; number < where.length; number++) {
+      long bytes = bytes(found.get(number));
+      if (exact(bytes, number, step)) {
+        pages.add(where[number], where[number] + bytes);
+        exact += bytes;
+      } else {
+        sampled += bytes;
+      }
+    }
+    // A sample stands for the rest of the block, whatever its own objects have.
+    double scale = sampled == 0 ? 0 : (double) Math.max(0, entryBytes - exact) / sampled;
+    for (int number = 0; number < where.length; number++) {
+      long bytes = bytes(found.get(number));
+      if (!exact(bytes, number, step) && where[number] != 0) {
+        pages.addAround(where[number], Math.round(bytes * scale));
+      }
+    }
+  }
+
+  /** The array of the elements comes first, and is there once whatever the step is. */
+  private static boolean exact(long bytes, int number, int step) {
+    return bytes >= LARGE_BYTES && (step == 1 || number == 0);
+  }
+
+  /** Adds the objects that {@code element} is made of. */
+  private void follow(Object element, List<Object> found) {
+    Deque<Object> ahead = new ArrayDeque<>();
+    if (element != null) {
+      ahead.add(element);
+    }
+    for (int number = 0; !ahead.isEmpty() && number < ELEMENT_VISITS_MAX; number++) {
+      Object object = ahead.remove();
+      visits++;
+      found.add(object);
       if (object instanceof Object[] array) {
-        Stream.of(array).filter(next -> next != null && worth(next)).forEach(open::add);
+        Stream.of(array).filter(next -> next != null && worth(next)).limit(ELEMENT_VISITS_MAX).forEach(ahead::add);
       } else if (!object.getClass().isArray()) {
         for (Field field : FIELDS.get(object.getClass())) {
           Object next = value(field, object);
           if (next != null && worth(next)) {
-            open.add(next);
+            ahead.add(next);
           }
         }
       }
     }
-    return visits;
   }
 
   /** Whether an object belongs to the data; classes and their like belong to the program. */
@@ -211,10 +237,10 @@ final class CachedData {
     return found;
   }
 
-  /** Bytes of an array without its header; of other objects it only matters that they are small. */
+  /** Bytes of an array, and about those of another object. */
   private static long bytes(Object object) {
     if (!object.getClass().isArray()) {
-      return 0;
+      return OBJECT_BYTES;
     }
     long each = switch (object.getClass().getComponentType().getName()) {
       case "byte", "boolean" -> 1;
@@ -223,6 +249,6 @@ final class CachedData {
       // References have four bytes in heaps of up to 32 GiB.
       default -> Integer.BYTES;
     };
-    return each * Array.getLength(object);
+    return ARRAY_HEADER_BYTES + each * Array.getLength(object);
   }
 }

@@ -14,7 +14,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.Tuple2;
 
-/** Completes what executors need before the first one starts, and keeps what they report. */
+/** Keeps what executors report, for the web UI and metrics; for the policy entire it completes their options before the first one starts. */
 final class HiromaDriver implements DriverPlugin {
   private static final Logger LOG = LoggerFactory.getLogger(HiromaDriver.class);
   private static final Map<String, History> HISTORIES = new ConcurrentHashMap<>();
@@ -39,7 +39,7 @@ final class HiromaDriver implements DriverPlugin {
   public Map<String, String> init(SparkContext context, PluginContext plugin) {
     HISTORIES.clear();
     try {
-      configure(context, plugin.conf());
+      configure(plugin.conf());
     } catch (RuntimeException | LinkageError error) {
       LOG.warn("hiroma: the configuration of the executors is left as it is: {}", error.toString());
     }
@@ -57,23 +57,18 @@ final class HiromaDriver implements DriverPlugin {
     return Map.of();
   }
 
-  private static void configure(SparkContext context, SparkConf conf) {
+  private static void configure(SparkConf conf) {
     Map<String, String> entries = entries(conf);
     Settings settings = Settings.of(entries);
     settings.complaints().forEach(complaint -> LOG.warn("hiroma: {}", complaint));
     String master = conf.get("spark.master", "");
     boolean local = master.startsWith("local") && !master.startsWith("local-cluster");
-    long heap = local ? Jvm.heapMax() : conf.getSizeAsMb("spark.executor.memory", "1g") << 20;
-    Completion completion = Completion.of(settings.policy(), entries, local, heap);
+    Completion completion = Completion.of(settings.policy(), entries, local);
     completion.missing().forEach(sentence -> LOG.warn("hiroma: {}", sentence));
     completion.additions().forEach((key, value) -> {
       if (settings.configure()) {
         LOG.info("hiroma: {}={}", key, value);
         conf.set(key, value);
-        // Standalone clusters take the environment from what the context has read from the configuration before.
-        if (key.startsWith(Completion.ENVIRONMENT)) {
-          context.executorEnvs().put(key.substring(Completion.ENVIRONMENT.length()), value);
-        }
       } else {
         LOG.warn("hiroma: wanted: --conf {}=\"{}\" ({} is false)", key, value, Settings.CONFIGURE);
       }

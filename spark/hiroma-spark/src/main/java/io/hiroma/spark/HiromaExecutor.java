@@ -17,26 +17,21 @@ final class HiromaExecutor implements ExecutorPlugin {
   private static final Logger LOG = LoggerFactory.getLogger(HiromaExecutor.class);
   /** Metrics that are asked for at the same time come from one look at the pages. */
   private static final long USAGE_NANOS = 1_000_000_000L;
-  /** Looks become rarer up to this factor while there is nothing to do, or nothing to be had. */
-  private static final long PAUSE_MAX = 16;
-  /** Between two looks at how much is cached; a core fills some MiB in that time. */
-  private static final long TICK_MILLIS = 10;
-  /** Between two looks for what is not huge while data is being cached. */
-  private static final long BUSY_MILLIS = 200;
+  /** Between two looks at whether anything has changed. */
+  private static final long TICK_MILLIS = 100;
+  /** Between two sweeps while nothing changes: the kernel may have taken huge pages apart. */
+  private static final long IDLE_MILLIS = 15_000;
+  /** So many times as long as a look for cached data took, there is none. */
+  private static final long REST = 20;
   private static volatile HiromaExecutor current;
 
   private PluginContext context;
   private Settings settings;
   private volatile Policy inForce = Policy.OFF;
   private volatile String problem = "";
-  private volatile HeapPages pages;
+  private volatile Heap heap;
   private volatile CachedData data;
-  private Promotion promotion;
-  private int blocks;
-  private int storedBefore;
-  private long usedBefore;
-  private long unrollBytes;
-  private long advisedFor;
+  private volatile HugeData pages;
   private volatile boolean ended;
   private Thread thread;
   private Usage last;
@@ -52,7 +47,7 @@ final class HiromaExecutor implements ExecutorPlugin {
     settings = Settings.of(HiromaDriver.entries(plugin.conf()));
     try {
       begin();
-    } catch (IOException | RuntimeException | LinkageError error) {
+    } catch (RuntimeException | LinkageError error) {
       inForce = Policy.OFF;
       problem = String.valueOf(error.getMessage());
       LOG.warn("hiroma: {} is off in executor {}: {}", settings.policy().word(), plugin.executorID(), problem);
@@ -64,12 +59,12 @@ final class HiromaExecutor implements ExecutorPlugin {
     thread.start();
   }
 
-  private void begin() throws IOException {
-    unrollBytes = Completion.unrollBytes(HiromaDriver.entries(context.conf()));
-    SelfCheck.Facts facts = Jvm.facts(unrollBytes);
+  private void begin() {
+    SelfCheck.Facts facts = Jvm.facts();
     if (facts.nativeProblem().isEmpty()) {
-      pages = facts.g1() ? new HeapPages(facts.heapMax()) : null;
-      data = new CachedData(facts.g1());
+      heap = facts.collector() == Jvm.Collector.OTHER ? null : new Heap(Native.heap());
+      data = new CachedData(heap);
+      pages = new HugeData(heap, data, new Budget(settings.cpuPercent(), System.nanoTime()));
     }
     SelfCheck check = SelfCheck.of(settings.policy(), facts);
     if (!check.refusals().isEmpty()) {
@@ -80,14 +75,21 @@ final class HiromaExecutor implements ExecutorPlugin {
       LOG.warn("hiroma: {}", Natives.note());
     }
     inForce = settings.policy();
-    if (inForce == Policy.PART) {
-      boolean all = settings.aheadBytes() == 0;
-      pages.adviseAhead(all ? Storage.maxBytes() : CachedPages.HUGE_PAGE, 0, Storage.maxBytes(), facts.thp().equals("always"));
-      promotion = settings.promote() && Jvm.collectsConcurrently() ? new Promotion() : null;
-      LOG.info("hiroma: part: what executor {} caches in the lowest {} MiB of the free heap is born huge (native calls: {})",
-          context.executorID(), Storage.maxBytes() >> 20, Natives.way());
-    } else {
-      LOG.info("hiroma: {} in executor {} (native calls: {})", inForce.word(), context.executorID(), Natives.way());
+    if (inForce == Policy.PART && facts.collector() == Jvm.Collector.G1) {
+      fitChunks();
+    }
+    LOG.info("hiroma: {} in executor {} (native calls: {})", inForce.word(), context.executorID(), Natives.way());
+  }
+
+  /** Unless the user has chosen a size. */
+  private void fitChunks() {
+    if (!settings.fitChunks() || context.conf().contains(Chunks.KEY)) {
+      return;
+    }
+    try {
+      Chunks.use(Chunks.fitting(Native.heap().regionBytes()));
+    } catch (ReflectiveOperationException | RuntimeException other) {
+      LOG.debug("hiroma: chunks of serialised data keep their size", other);
     }
   }
 
@@ -108,7 +110,7 @@ final class HiromaExecutor implements ExecutorPlugin {
 
   /** Looks now. */
   Usage usage() {
-    long cached = Storage.usedBytes();
+    long cached = 0;
     long resident = 0;
     long huge = 0;
     long cachedHuge = 0;
@@ -117,7 +119,9 @@ final class HiromaExecutor implements ExecutorPlugin {
       resident = mappings.stream().mapToLong(Smaps.Mapping::resident).sum();
       huge = mappings.stream().mapToLong(Smaps.Mapping::huge).sum();
       if (data != null) {
-        CachedPages found = data.look();
+        CachedData.Look look = data.look();
+        CachedPages found = look.pages();
+        cached = look.bytes();
         cachedHuge = Math.min(Math.min(cached, huge), found.total(found.huge())[1]);
       }
     } catch (IOException | ReflectiveOperationException | RuntimeException error) {
@@ -126,37 +130,28 @@ final class HiromaExecutor implements ExecutorPlugin {
     long failures = pages == null ? 0 : pages.failures();
     long collapseMicros = pages == null ? 0 : pages.collapseNanos() / 1_000;
     return new Usage(context.executorID(), inForce.word(), cached, cachedHuge, huge - cachedHuge, resident, failures,
-        collapseMicros, problem, Natives.way());
+        collapseMicros, pages == null ? 0 : pages.returnedBytes(), problem, Natives.way());
   }
 
   private Object report() {
     LinkedHashMap<String, String> message = usage().message();
-    message.put(RegionMap.KEY, pages == null ? "" : pages.map());
+    message.put(RegionMap.KEY, heap == null ? "" : heap.map());
     return message;
   }
 
   private void run() {
-    long nextSweep = System.nanoTime();
     long nextReport = System.nanoTime();
-    long pause = 1;
-    long before = 0;
+    Sweeps sweeps = new Sweeps();
     while (!ended) {
       try {
-        long used = Storage.usedBytes();
-        advise(used);
-        long now = System.nanoTime();
-        promote(used, now);
-        boolean busy = used != before;
-        if (sweeps() && (now - nextSweep >= 0 || busy && nextSweep - now > BUSY_MILLIS * 1_000_000)) {
-          pause = sweep() || busy ? 1 : Math.min(PAUSE_MAX, pause * 2);
-          before = used;
-          nextSweep = System.nanoTime() + (busy ? Math.min(BUSY_MILLIS, settings.sweepMillis()) : pause * settings.sweepMillis()) * 1_000_000;
+        if (settings.sweepMillis() > 0 && (inForce == Policy.PART || inForce == Policy.PART_OLD)) {
+          sweeps.tick(System.nanoTime());
         }
-        if (settings.reportMillis() > 0 && now - nextReport >= 0) {
+        if (settings.reportMillis() > 0 && System.nanoTime() - nextReport >= 0) {
           context.send(report());
-          nextReport = now + settings.reportMillis() * 1_000_000;
+          nextReport = System.nanoTime() + settings.reportMillis() * 1_000_000;
         }
-        Thread.sleep(inForce == Policy.PART ? TICK_MILLIS : BUSY_MILLIS);
+        Thread.sleep(TICK_MILLIS);
       } catch (InterruptedException end) {
         return;
       } catch (IOException | ReflectiveOperationException | RuntimeException | LinkageError error) {
@@ -171,48 +166,31 @@ final class HiromaExecutor implements ExecutorPlugin {
     }
   }
 
-  /** Keeps free regions advised on ahead of what is cached; one block that is being stored may still be no cached data but a broadcast. */
-  private void advise(long used) throws IOException {
-    long ahead = settings.aheadBytes();
-    if (inForce == Policy.PART && ahead > 0 && used > unrollBytes + advisedFor) {
-      pages.adviseAhead(ahead, Storage.usedOnHeapBytes(), Storage.maxBytes(), false);
-      advisedFor = used + ahead / 4;
-    }
-  }
+  /** When to look for cached data: after something was stored, dropped or moved by the collector, and until nothing is left to do. */
+  private final class Sweeps {
+    private long next = System.nanoTime();
+    private long used;
+    private long collections;
+    private boolean pending;
+    private long idle = 1;
 
-  /** Has young cached data moved to where it is born huge, as soon as a block is whole. */
-  private void promote(long used, long now) throws IOException, ReflectiveOperationException {
-    if (inForce != Policy.PART || promotion == null) {
-      return;
-    }
-    int stored = CachedData.stored();
-    if (stored != storedBefore || used != usedBefore) {
-      blocks = CachedData.blocks();
-      storedBefore = stored;
-      usedBefore = used;
-    }
-    if (!promotion.due(blocks, now)) {
-      return;
-    }
-    CachedPages cached = data.look();
-    long young = cached.total(pages.young())[1];
-    if (promotion.worthwhile(young, cached.total(new Runs())[0])) {
-      if (settings.aheadBytes() > 0) {
-        pages.adviseAhead(settings.aheadBytes(), Storage.usedOnHeapBytes(), Storage.maxBytes(), false);
+    void tick(long now) throws ReflectiveOperationException {
+      long usedNow = Storage.usedBytes();
+      long collectionsNow = Jvm.collections();
+      boolean changed = usedNow != used || collectionsNow != collections;
+      long since = now - next;
+      if (since < 0 || !changed && !pending && since < IDLE_MILLIS * 1_000_000) {
+        return;
       }
-      promotion.begin();
+      used = usedNow;
+      collections = collectionsNow;
+      long collapsing = pages.collapseNanos();
+      pending = inForce == Policy.PART ? pages.place() : pages.mark();
+      idle = changed || !pending ? 1 : Math.min(idle * 2, IDLE_MILLIS / settings.sweepMillis() + 1);
+      // Collapsing has a budget of its own.
+      long took = System.nanoTime() - now - (pages.collapseNanos() - collapsing);
+      next = now + Math.max(idle * settings.sweepMillis() * 1_000_000, REST * took);
     }
-  }
-
-  /** Puts cached data on huge pages that is not there; whether there was some, and the kernel had pages for it. */
-  private boolean sweep() throws ReflectiveOperationException {
-    CachedPages cached = data.look();
-    List<Long> chosen = cached.worthwhile(cached.huge(), inForce == Policy.PART ? settings.sweepPages() : Integer.MAX_VALUE);
-    return !chosen.isEmpty() && (inForce == Policy.PART ? pages.collapse(chosen) : pages.mark(chosen));
-  }
-
-  private boolean sweeps() {
-    return settings.sweepMillis() > 0 && (inForce == Policy.PART || inForce == Policy.PART_OLD);
   }
 
   @Override
@@ -226,6 +204,10 @@ final class HiromaExecutor implements ExecutorPlugin {
       } catch (InterruptedException again) {
         Thread.currentThread().interrupt();
       }
+    }
+    if (pages != null) {
+      // In local mode the JVM goes on without what was cached.
+      pages.returnAll();
     }
   }
 }

@@ -2,21 +2,41 @@ package io.hiroma.spark;
 
 import com.sun.management.HotSpotDiagnosticMXBean;
 import java.io.IOException;
+import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
 
 /** What this JVM and this kernel are set to. */
 final class Jvm {
+  /** The collectors whose heaps are known, and all others. */
+  enum Collector {
+    G1, SERIAL, PARALLEL, OTHER;
+  }
+
   private static final Path THP = Path.of("/sys/kernel/mm/transparent_hugepage/enabled");
 
   private static final Path HUGE_BYTES = Path.of("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size");
 
   private Jvm() {}
 
-  static SelfCheck.Facts facts(long unrollBytes) {
-    return new SelfCheck.Facts(is("UseG1GC"), bytes("InitialHeapSize"), bytes("MaxHeapSize"), is("AlwaysPreTouch"),
-        is("UseTransparentHugePages") || is("UseLargePages"), thp(), bytes("G1HeapRegionSize"), unrollBytes, problem());
+  static SelfCheck.Facts facts() {
+    return new SelfCheck.Facts(collector(), is("UseTransparentHugePages") || is("UseLargePages"), thp(), problem());
+  }
+
+  static Collector collector() {
+    if (is("UseG1GC")) {
+      return Collector.G1;
+    }
+    if (is("UseSerialGC")) {
+      return Collector.SERIAL;
+    }
+    return is("UseParallelGC") ? Collector.PARALLEL : Collector.OTHER;
+  }
+
+  /** Collections of all kinds so far: objects move only in one. */
+  static long collections() {
+    return ManagementFactory.getGarbageCollectorMXBeans().stream().mapToLong(GarbageCollectorMXBean::getCollectionCount).sum();
   }
 
   /** Why pages cannot be looked after here; "" if they can. Processors with larger pages have larger huge pages as well. */
@@ -32,22 +52,8 @@ final class Jvm {
     return Native.problem();
   }
 
-  /** Whether a collection that is asked for is a young one with a concurrent cycle, not a full one. */
-  static boolean collectsConcurrently() {
-    return is("ExplicitGCInvokesConcurrent") && !is("DisableExplicitGC");
-  }
-
-  static long heapMax() {
-    return bytes("MaxHeapSize");
-  }
-
   private static boolean is(String flag) {
     return "true".equals(value(flag));
-  }
-
-  private static long bytes(String flag) {
-    String value = value(flag);
-    return value.isEmpty() ? 0 : Long.parseLong(value);
   }
 
   /** A flag's value; "" in a JVM that does not have it. */

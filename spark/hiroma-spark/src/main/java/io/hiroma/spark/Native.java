@@ -1,6 +1,8 @@
 package io.hiroma.spark;
 
 import io.hiroma.jvm.G1Heap;
+import io.hiroma.jvm.GenerationsHeap;
+import io.hiroma.jvm.JavaHeap;
 import io.hiroma.jvm.NativeCalls;
 import io.hiroma.jvm.Natives;
 import io.hiroma.jvm.PageMap;
@@ -8,12 +10,11 @@ import java.nio.Buffer;
 
 /** What Java cannot do on the heap and its pages, as the plugin uses it. */
 final class Native {
-  /** {@code MADV_HUGEPAGE}, {@code MADV_NOHUGEPAGE}, {@code MADV_COLLAPSE}. */
   static final int HUGE = NativeCalls.HUGE;
-  static final int SMALL = NativeCalls.SMALL;
   static final int COLLAPSE = NativeCalls.COLLAPSE;
+  static final int SPLIT = NativeCalls.SPLIT;
 
-  private static G1Heap found;
+  private static JavaHeap found;
 
   private Native() {}
 
@@ -27,31 +28,21 @@ final class Native {
     return Natives.calls().advise(address, length, advice);
   }
 
-  /** Where the heap is; looked up at the first use. */
-  private static synchronized G1Heap found() {
+  /**
+   * The heap; looked up at the first use.
+   *
+   * @throws IllegalStateException if this JVM is not as expected, or runs with a collector that has another kind of heap
+   */
+  static synchronized JavaHeap heap() {
     if (found == null) {
-      found = G1Heap.find(Natives.calls());
+      found = switch (Jvm.collector()) {
+        case G1 -> G1Heap.find(Natives.calls());
+        case SERIAL -> GenerationsHeap.find(Natives.calls(), false);
+        case PARALLEL -> GenerationsHeap.find(Natives.calls(), true);
+        case OTHER -> throw new IllegalStateException("heaps of this collector are not known");
+      };
     }
     return found;
-  }
-
-  /**
-   * First address of the heap, its bytes, and the bytes of a region.
-   *
-   * @throws IllegalStateException if this JVM is not as expected
-   */
-  static long[] heap() {
-    G1Heap heap = found();
-    return new long[] {heap.base(), heap.length(), heap.regionBytes()};
-  }
-
-  /**
-   * First address, end of what is used, and kind (as in {@link Region.Kind}) of each region of G1.
-   *
-   * @throws IllegalStateException if this JVM is not as expected
-   */
-  static long[] regions() {
-    return found().regions();
   }
 
   /**
@@ -60,14 +51,7 @@ final class Native {
    * @throws IllegalStateException if this JVM is not as expected
    */
   static long[] addresses(Object[] objects) {
-    G1Heap heap = found();
-    long[] addresses = Natives.calls().objects(objects);
-    for (long address : addresses) {
-      if (address != 0 && (address < heap.base() || address >= heap.base() + heap.length())) {
-        throw new IllegalStateException("this JVM's heap does not look like that of G1: an object at 0x" + Long.toHexString(address));
-      }
-    }
-    return addresses;
+    return Natives.calls().objects(objects);
   }
 
   /** Where the memory of a direct buffer begins; 0 for another one. */

@@ -1,15 +1,17 @@
 package io.hiroma.spark;
 
+import io.hiroma.jvm.JavaHeap;
 import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A region of G1: objects lie from {@code bottom} to {@code top}.
+ * A part of the heap that is used for one thing: a region of G1, or a generation. Objects lie from {@code bottom} to {@code top}.
  *
- * @param kind what the region is used for
+ * @param end where the next one begins
+ * @param kind what it is used for
  */
-record Region(long bottom, long top, Kind kind) {
-  /** In the order of the numbers that {@link io.hiroma.jvm.G1Heap#regions} uses. */
+record Region(long bottom, long top, long end, Kind kind) {
+  /** In the order of the numbers of {@link JavaHeap}. */
   enum Kind {
     FREE, YOUNG, HUMONGOUS, OLD;
 
@@ -19,12 +21,16 @@ record Region(long bottom, long top, Kind kind) {
     }
   }
 
-  /** Reads what {@link Native#regions} returned. */
+  long bytes() {
+    return end - bottom;
+  }
+
+  /** Reads what {@link JavaHeap#regions} returned. */
   static List<Region> list(long[] numbers) {
     Kind[] kinds = Kind.values();
-    List<Region> found = new ArrayList<>(numbers.length / 3);
-    for (int at = 0; at + 2 < numbers.length; at += 3) {
-      found.add(new Region(numbers[at], numbers[at + 1], kinds[(int) numbers[at + 2]]));
+    List<Region> found = new ArrayList<>(numbers.length / JavaHeap.REGION_NUMBERS);
+    for (int at = 0; at + JavaHeap.REGION_NUMBERS <= numbers.length; at += JavaHeap.REGION_NUMBERS) {
+      found.add(new Region(numbers[at], numbers[at + 1], numbers[at + 2], kinds[(int) numbers[at + 3]]));
     }
     return found;
   }

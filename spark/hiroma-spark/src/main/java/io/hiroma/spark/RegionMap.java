@@ -1,5 +1,6 @@
 package io.hiroma.spark;
 
+import java.util.ArrayList;
 import java.util.List;
 
 /**
@@ -28,7 +29,8 @@ final class RegionMap {
 
   private RegionMap() {}
 
-  static String of(List<Region> regions, long regionBytes, Runs present, Runs huge) {
+  static String of(List<Region> parts, Runs present, Runs huge) {
+    List<Region> regions = even(parts);
     int each = (regions.size() + CELLS - 1) / CELLS;
     StringBuilder map = new StringBuilder();
     for (int first = 0; first < regions.size(); first += each) {
@@ -40,11 +42,29 @@ final class RegionMap {
         most = kinds[kind] >= kinds[most] ? kind : most;
       }
       long start = piece.get(0).bottom();
-      long bytes = piece.size() * regionBytes;
+      long bytes = piece.get(piece.size() - 1).end() - start;
       Cell cell = new Cell(KINDS[most], Share.of(present.within(start, start + bytes), bytes), Share.of(huge.within(start, start + bytes), bytes));
       map.append((char) (FIRST + (cell.kind().ordinal() * 3 + cell.present().ordinal()) * 3 + cell.huge().ordinal()));
     }
     return map.toString();
+  }
+
+  /** Generations are drawn in proportion: as regions of the same size each. */
+  private static List<Region> even(List<Region> parts) {
+    if (parts.size() >= CELLS || parts.isEmpty()) {
+      return parts;
+    }
+    long all = parts.stream().mapToLong(Region::bytes).sum();
+    List<Region> pieces = new ArrayList<>();
+    for (Region part : parts) {
+      long count = Math.max(1, part.bytes() * CELLS / all);
+      for (long number = 0; number < count; number++) {
+        long bottom = part.bottom() + part.bytes() / count * number;
+        long end = number + 1 == count ? part.end() : part.bottom() + part.bytes() / count * (number + 1);
+        pieces.add(new Region(bottom, Math.max(bottom, Math.min(end, part.top())), end, part.kind()));
+      }
+    }
+    return pieces;
   }
 
   /** The piece that a character of {@link #of} stands for; what is none is free and not in memory. */

@@ -10,26 +10,23 @@ import java.util.TreeMap;
  * error never ends a job.
  *
  * @param policy which memory is put on huge pages
- * @param configure whether the driver completes the configuration of executors
- * @param aheadBytes how much of the heap is made ready for what is cached next; 0: all that can ever be cached, at the start
+ * @param configure whether the driver completes the options of executors where a policy needs some
  * @param sweepMillis time between two looks for cached data that is not on huge pages; 0: never
- * @param sweepPages huge pages that one look makes at most
- * @param promote whether cached objects are moved to old regions by a collection as soon as a block is stored
+ * @param cpuPercent of one processor's time, what making huge pages may take
+ * @param fitChunks whether chunks of serialised data are made to fit the regions of G1
  * @param reportMillis time between two reports of an executor to the driver; 0: never
  * @param complaints sentences for the user
  */
-record Settings(Policy policy, boolean configure, long aheadBytes, long sweepMillis, int sweepPages, boolean promote,
-    long reportMillis, List<String> complaints) {
+record Settings(Policy policy, boolean configure, long sweepMillis, int cpuPercent, boolean fitChunks, long reportMillis,
+    List<String> complaints) {
   static final String PREFIX = "spark.hiroma.";
   static final String POLICY = PREFIX + "policy";
   static final String CONFIGURE = PREFIX + "configure";
-  static final String AHEAD_MIB = PREFIX + "ahead.mib";
   static final String SWEEP_MILLIS = PREFIX + "sweep.millis";
-  static final String SWEEP_PAGES = PREFIX + "sweep.pages";
-  static final String PROMOTE = PREFIX + "promote";
+  static final String CPU_PERCENT = PREFIX + "cpu.percent";
+  static final String FIT_CHUNKS = PREFIX + "fit.chunks";
   static final String REPORT_MILLIS = PREFIX + "report.millis";
-  private static final List<String> KNOWN = List.of(POLICY, CONFIGURE, AHEAD_MIB, SWEEP_MILLIS, SWEEP_PAGES, PROMOTE,
-      REPORT_MILLIS);
+  private static final List<String> KNOWN = List.of(POLICY, CONFIGURE, SWEEP_MILLIS, CPU_PERCENT, FIT_CHUNKS, REPORT_MILLIS);
   private static final long HOUR_MILLIS = 3_600_000;
 
   /** Reads those entries of a Spark configuration that are ours. */
@@ -48,9 +45,9 @@ record Settings(Policy policy, boolean configure, long aheadBytes, long sweepMil
       complaints.add(POLICY + " is off, entire, part or part-old, not \"" + word + "\"; off is used");
       return Policy.OFF;
     });
-    return new Settings(policy, truth(ours, CONFIGURE, complaints), number(ours, AHEAD_MIB, 64, 1 << 20, complaints) << 20,
-        number(ours, SWEEP_MILLIS, 1_000, HOUR_MILLIS, complaints), (int) number(ours, SWEEP_PAGES, 64, 1 << 20, complaints),
-        truth(ours, PROMOTE, complaints), number(ours, REPORT_MILLIS, 10_000, HOUR_MILLIS, complaints), List.copyOf(complaints));
+    return new Settings(policy, truth(ours, CONFIGURE, complaints), number(ours, SWEEP_MILLIS, 200, HOUR_MILLIS, complaints),
+        (int) number(ours, CPU_PERCENT, 10, 100, complaints), truth(ours, FIT_CHUNKS, complaints),
+        number(ours, REPORT_MILLIS, 10_000, HOUR_MILLIS, complaints), List.copyOf(complaints));
   }
 
   private static boolean truth(Map<String, String> ours, String key, List<String> complaints) {

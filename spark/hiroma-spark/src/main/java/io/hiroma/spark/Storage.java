@@ -7,22 +7,10 @@ import org.apache.spark.memory.MemoryManager;
 final class Storage {
   private Storage() {}
 
-  /** What can be cached on the heap at most. */
-  static long maxBytes() {
-    MemoryManager manager = manager();
-    return manager == null ? 0 : manager.maxOnHeapStorageMemory();
-  }
-
-  /** What is cached. */
+  /** What is stored: blocks of RDDs and tables, broadcasts, and what is being stored. */
   static long usedBytes() {
     MemoryManager manager = manager();
     return manager == null ? 0 : manager.storageMemoryUsed();
-  }
-
-  /** What of it is on the heap. */
-  static long usedOnHeapBytes() {
-    MemoryManager manager = manager();
-    return manager == null ? 0 : manager.onHeapStorageMemoryUsed();
   }
 
   private static MemoryManager manager() {

@@ -9,22 +9,23 @@ import java.util.function.ToLongFunction;
  *
  * @param executor its name, as Spark shows it
  * @param policy the policy in force: off if the one that was asked for cannot work here
- * @param cachedBytes what Spark's storage memory holds
+ * @param cachedBytes what blocks of RDDs and tables have in memory, as Spark counts them
  * @param cachedHugeBytes how much of that is on huge pages: exact for serialised data and large arrays, by sample for small objects
  * @param otherHugeBytes everything else of the process that is on huge pages
  * @param residentBytes memory of the process
  * @param adviceFailures how often the kernel refused an advice
  * @param collapseMicros time spent in making pages huge after they were touched
+ * @param returnedBytes what was on huge pages for cached data and is on small ones again
  * @param problem why the policy that was asked for cannot work here; "" if it does
  * @param nativeCalls how the plugin calls the system: java.lang.foreign, JNI or none
  */
 public record Usage(String executor, String policy, long cachedBytes, long cachedHugeBytes, long otherHugeBytes, long residentBytes,
-    long adviceFailures, long collapseMicros, String problem, String nativeCalls) {
+    long adviceFailures, long collapseMicros, long returnedBytes, String problem, String nativeCalls) {
 
   /** What is shown as metrics, by name. */
   static final Map<String, ToLongFunction<Usage>> FIGURES = Map.of("cachedBytes", Usage::cachedBytes, "cachedHugeBytes",
       Usage::cachedHugeBytes, "otherHugeBytes", Usage::otherHugeBytes, "adviceFailures", Usage::adviceFailures, "collapseMicros",
-      Usage::collapseMicros);
+      Usage::collapseMicros, "returnedBytes", Usage::returnedBytes);
 
   /** As a message for the driver: of the JDK's own types, which every class loader knows. */
   LinkedHashMap<String, String> message() {
@@ -37,6 +38,7 @@ public record Usage(String executor, String policy, long cachedBytes, long cache
     message.put("residentBytes", Long.toString(residentBytes));
     message.put("adviceFailures", Long.toString(adviceFailures));
     message.put("collapseMicros", Long.toString(collapseMicros));
+    message.put("returnedBytes", Long.toString(returnedBytes));
     message.put("problem", problem);
     message.put("nativeCalls", nativeCalls);
     return message;
@@ -46,7 +48,7 @@ public record Usage(String executor, String policy, long cachedBytes, long cache
   static Usage of(Map<?, ?> message) {
     return new Usage(String.valueOf(message.get("executor")), String.valueOf(message.get("policy")), number(message, "cachedBytes"),
         number(message, "cachedHugeBytes"), number(message, "otherHugeBytes"), number(message, "residentBytes"),
-        number(message, "adviceFailures"), number(message, "collapseMicros"), String.valueOf(message.get("problem")),
+        number(message, "adviceFailures"), number(message, "collapseMicros"), number(message, "returnedBytes"), String.valueOf(message.get("problem")),
         String.valueOf(message.get("nativeCalls")));
   }
 

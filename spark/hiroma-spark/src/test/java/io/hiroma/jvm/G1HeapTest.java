@@ -74,7 +74,8 @@ class G1HeapTest {
       assertEquals(BASE, heap.base());
       assertEquals(4 * MIB, heap.length());
       assertEquals(MIB, heap.regionBytes());
-      assertArrayEquals(new long[] {BASE, BASE + 100, 2, BASE + MIB, BASE + MIB + 100, 3, BASE + 3 * MIB, BASE + 3 * MIB + 100, 1},
+      assertArrayEquals(new long[] {BASE, BASE + 100, BASE + MIB, 2, BASE + MIB, BASE + MIB + 100, BASE + 2 * MIB, 3,
+          BASE + 3 * MIB, BASE + 3 * MIB + 100, BASE + 4 * MIB, 1},
           heap.regions(memory));
     }
   }

@@ -45,11 +45,11 @@ class NativeCallsTest {
   @Test
   void wrongAdviceIsAnErrorAndNoCrash() {
     for (NativeCalls calls : ways()) {
-      for (int kind = NativeCalls.HUGE; kind <= NativeCalls.COLLAPSE; kind++) {
+      for (int kind = NativeCalls.HUGE; kind <= NativeCalls.SPLIT; kind++) {
         assertEquals(ENOMEM, calls.advise(0, HUGE_PAGE, kind), calls.way());
       }
       assertEquals(EINVAL, calls.advise(1, HUGE_PAGE, NativeCalls.HUGE), calls.way());
-      assertEquals(EINVAL, calls.advise(0, HUGE_PAGE, 3), calls.way());
+      assertEquals(EINVAL, calls.advise(0, HUGE_PAGE, NativeCalls.SPLIT + 1), calls.way());
       assertEquals(EINVAL, calls.advise(0, HUGE_PAGE, -1), calls.way());
       assertNotEquals(0, calls.advise(-1, -1, NativeCalls.COLLAPSE), calls.way());
     }
@@ -137,8 +137,8 @@ class NativeCallsTest {
       long[] regions = heap.regions();
       assertEquals(heap.base(), regions[0]);
       int count = 0;
-      for (int at = 0; at < regions.length; at += 3) {
-        count += regions[at + 2] == 2 ? 1 : 0;
+      for (int at = 0; at < regions.length; at += JavaHeap.REGION_NUMBERS) {
+        count += regions[at + 3] == JavaHeap.HUMONGOUS ? 1 : 0;
       }
       assertTrue(count >= large.length, Arrays.toString(regions));
     }

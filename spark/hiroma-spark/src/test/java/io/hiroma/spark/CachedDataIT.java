@@ -54,7 +54,7 @@ class CachedDataIT {
     metrics = Files.createTempDirectory(Files.createDirectories(Path.of(System.getenv("SPARK_HOME"))), "metrics");
     SparkConf conf = Cluster.conf(Policy.PART, 1, 1024).set("spark.hiroma.typo", "1")
         .set("spark.memory.offHeap.enabled", "true").set("spark.memory.offHeap.size", "400m")
-        .set("spark.sql.inMemoryColumnarStorage.batchSize", "100000").set("spark.sql.inMemoryColumnarStorage.compressed", "false")
+        .set("spark.sql.inMemoryColumnarStorage.compressed", "false")
         .set("spark.ui.enabled", "true").set("spark.ui.port", "0")
         .set("spark.metrics.conf.driver.sink.prometheusServlet.class", "org.apache.spark.metrics.sink.PrometheusServlet")
         .set("spark.metrics.conf.driver.sink.prometheusServlet.path", "/metrics/prometheus")
@@ -87,18 +87,18 @@ class CachedDataIT {
   void serialisedDataIsOnHugePagesAndHardlyAnythingElse() {
     JavaRDD<long[]> cached = numbers(StorageLevel.MEMORY_ONLY_SER());
     check(cached, PARTITIONS, PARTITION_BYTES);
-    Probe probe = look(context, "serialised");
+    Probe probe = await(context, "serialised", seen -> !onRequest(seen) || seen.chunkHugeBytes() > seen.chunkBytes() * 95 / 100);
     assertTrue(probe.chunkBytes() >= PARTITIONS * (long) PARTITION_BYTES, probe::toString);
-    assertTrue(probe.usage().cachedBytes() >= probe.chunkBytes(), probe::toString);
+    assertTrue(probe.usage().cachedBytes() >= PARTITIONS * (long) PARTITION_BYTES, probe::toString);
     if (onRequest(probe)) {
       assertEquals("part", probe.usage().policy());
-      assertTrue(probe.chunkHugeBytes() > probe.chunkBytes() / 2, probe::toString);
-      assertTrue(probe.youngHugeBytes() < probe.hugeBytes() / 2, probe::toString);
-      assertTrue(probe.usage().cachedHugeBytes() >= probe.chunkHugeBytes() / 2, probe::toString);
+      assertTrue(probe.hugeBytes() < probe.chunkBytes() * 11 / 10, probe::toString);
+      assertTrue(probe.usage().cachedHugeBytes() >= probe.chunkHugeBytes() * 9 / 10, probe::toString);
     }
     check(cached, PARTITIONS, PARTITION_BYTES);
     cached.unpersist(true);
-    await(context, "serialised, unpersisted", seen -> seen.chunkBytes() < SOME && seen.usage().cachedHugeBytes() < SOME);
+    // No collection has to come by first.
+    await(context, "serialised, unpersisted", seen -> seen.chunkBytes() < SOME && !onRequest(seen) || seen.hugeBytes() == 0);
   }
 
   @Test
@@ -110,23 +110,48 @@ class CachedDataIT {
       Probe first = look(context, what);
       assertTrue(first.chunkBytes() >= PARTITIONS * (long) PARTITION_BYTES, first::toString);
       if (onRequest(first)) {
-        await(context, what, seen -> seen.chunkHugeBytes() > seen.chunkBytes() / 2);
+        await(context, what, seen -> seen.chunkHugeBytes() > seen.chunkBytes() * 95 / 100);
       }
       check(cached, PARTITIONS, PARTITION_BYTES);
       cached.unpersist(true);
-      // The mappings themselves are gone.
-      await(context, what + ", unpersisted", seen -> seen.chunkBytes() < SOME
-          && (!seen.thp().equals("madvise") || seen.advisedBytes() < first.advisedBytes() - SOME));
+      await(context, what + ", unpersisted", seen -> seen.chunkBytes() < SOME && (!onRequest(seen) || seen.hugeBytes() < SOME));
     }
+  }
+
+  /** What jobs do by themselves when they go on: the collector comes by. */
+  private static boolean collect(JavaSparkContext context) {
+    return context.parallelize(List.of(1), 1).map(any -> {
+      System.gc();
+      return true;
+    }).first();
+  }
+
+  /** The pieces and the value of a broadcast lie in the same store as cached data. */
+  @Test
+  @Order(3)
+  void broadcastsStayOnSmallPages() {
+    byte[] bytes = new byte[PARTITION_BYTES];
+    new java.util.Random(1).nextBytes(bytes);
+    org.apache.spark.broadcast.Broadcast<byte[]> broadcast = context.broadcast(bytes);
+    assertEquals(bytes.length, context.parallelize(List.of(1), 1).map(any -> broadcast.value().length).first());
+    collect(context);
+    // As many looks as others take to find something huge.
+    for (int number = 0; number < 10; number++) {
+      Probe probe = look(context, "broadcast");
+      assertTrue(probe.chunkBytes() >= PARTITION_BYTES, probe::toString);
+      assertTrue(!onRequest(probe) || probe.hugeBytes() == 0, probe::toString);
+    }
+    broadcast.destroy();
   }
 
   @Test
   @Order(4)
-  void deserialisedObjectsAreMovedToHugePages() {
+  void deserialisedObjectsAreHugeOnceTheyAreOld() {
     JavaRDD<long[]> cached = numbers(StorageLevel.MEMORY_ONLY());
     check(cached, PARTITIONS, PARTITION_BYTES);
     if (onRequest(look(context, "objects"))) {
-      await(context, "objects", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() / 2
+      collect(context);
+      await(context, "objects", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() * 92 / 100
           && seen.usage().cachedBytes() >= PARTITION_BYTES);
     }
     check(cached, PARTITIONS, PARTITION_BYTES);
@@ -135,12 +160,13 @@ class CachedDataIT {
 
   @Test
   @Order(5)
-  void columnsOfADataFrameAreMovedToHugePages() {
+  void columnsOfADataFrameAreHugeOnceTheyAreOld() {
     long rows = 3_000_000;
     Dataset<Row> cached = session.range(0, rows, 1, PARTITIONS).selectExpr("id", "id * 3 as three", "hash(id) as h").persist();
     assertEquals(rows, cached.count());
     if (onRequest(look(context, "DataFrame"))) {
-      await(context, "DataFrame", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() / 2
+      collect(context);
+      await(context, "DataFrame", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() * 3 / 4
           && seen.usage().cachedBytes() >= PARTITION_BYTES);
     }
     assertEquals(rows * (rows - 1) / 2, cached.selectExpr("sum(id)").first().getLong(0));

@@ -46,16 +46,15 @@ class PagesTest {
     pages.addAround(11 * MIB, MIB);
     pages.addAround(13 * MIB, MIB / 2);
     pages.addAround(13 * MIB + 1, MIB / 4);
-    assertEquals(List.of(2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 10 * MIB), pages.worthwhile(Runs.of(), 10));
-    assertEquals(List.of(2 * MIB, 8 * MIB), pages.worthwhile(Runs.of(4 * MIB, 8 * MIB, 10 * MIB, 12 * MIB), 10));
-    assertEquals(List.of(2 * MIB), pages.worthwhile(Runs.of(), 1));
+    assertEquals(List.of(2 * MIB, 4 * MIB, 6 * MIB, 8 * MIB, 10 * MIB, 12 * MIB), pages.worthwhile(Runs.of()));
+    assertEquals(List.of(2 * MIB, 8 * MIB, 12 * MIB), pages.worthwhile(Runs.of(4 * MIB, 8 * MIB, 10 * MIB, 12 * MIB)));
     assertArrayEquals(new long[] {7 * MIB + MIB * 3 / 4, 5 * MIB}, pages.total(Runs.of(4 * MIB, 8 * MIB, 10 * MIB, 12 * MIB)));
   }
 
   @Test
   void nothingCachedIsNothingToDo() {
     CachedPages pages = new CachedPages();
-    assertEquals(List.of(), pages.worthwhile(Runs.of(0, MIB), 10));
+    assertEquals(List.of(), pages.worthwhile(Runs.of(0, MIB)));
     assertArrayEquals(new long[] {0, 0}, pages.total(Runs.of()));
   }
 }

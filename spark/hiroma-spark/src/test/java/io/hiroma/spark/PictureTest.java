@@ -16,18 +16,21 @@ class PictureTest {
   private static final long MIB = 1L << 20;
 
   private static Usage usage(long cached, String problem) {
-    return new Usage("1", "part", cached, cached / 2, MIB, 4 * MIB, 0, 0, problem, "JNI");
+    return new Usage("1", "part", cached, cached / 2, MIB, 4 * MIB, 0, 0, 0, problem, "JNI");
   }
 
   @Test
   void aMapTellsKindsAndPages() {
-    List<Region> regions = List.of(new Region(0, MIB, Region.Kind.HUMONGOUS), new Region(4 * MIB, 5 * MIB, Region.Kind.OLD),
-        new Region(8 * MIB, 8 * MIB, Region.Kind.FREE), new Region(12 * MIB, 13 * MIB, Region.Kind.YOUNG));
-    String map = RegionMap.of(regions, 4 * MIB, Runs.of(0, 6 * MIB, 12 * MIB, 16 * MIB), Runs.of(0, 6 * MIB));
-    assertEquals(List.of(new RegionMap.Cell(Region.Kind.HUMONGOUS, RegionMap.Share.ALL, RegionMap.Share.ALL),
-        new RegionMap.Cell(Region.Kind.OLD, RegionMap.Share.SOME, RegionMap.Share.SOME),
-        new RegionMap.Cell(Region.Kind.FREE, RegionMap.Share.NONE, RegionMap.Share.NONE),
-        new RegionMap.Cell(Region.Kind.YOUNG, RegionMap.Share.ALL, RegionMap.Share.NONE)), map.chars().mapToObj(c -> RegionMap.cell((char) c)).toList());
+    List<Region> regions = List.of(new Region(0, MIB, 4 * MIB, Region.Kind.HUMONGOUS), new Region(4 * MIB, 5 * MIB, 8 * MIB, Region.Kind.OLD),
+        new Region(8 * MIB, 8 * MIB, 12 * MIB, Region.Kind.FREE), new Region(12 * MIB, 13 * MIB, 16 * MIB, Region.Kind.YOUNG));
+    String map = RegionMap.of(regions, Runs.of(0, 6 * MIB, 12 * MIB, 16 * MIB), Runs.of(0, 6 * MIB));
+    // Each of the four is drawn as sixteen pieces of a quarter of a MiB.
+    assertEquals(RegionMap.CELLS, map.length());
+    assertEquals(new RegionMap.Cell(Region.Kind.HUMONGOUS, RegionMap.Share.ALL, RegionMap.Share.ALL), RegionMap.cell(map.charAt(15)));
+    assertEquals(new RegionMap.Cell(Region.Kind.OLD, RegionMap.Share.ALL, RegionMap.Share.ALL), RegionMap.cell(map.charAt(16)));
+    assertEquals(new RegionMap.Cell(Region.Kind.OLD, RegionMap.Share.NONE, RegionMap.Share.NONE), RegionMap.cell(map.charAt(31)));
+    assertEquals(new RegionMap.Cell(Region.Kind.FREE, RegionMap.Share.NONE, RegionMap.Share.NONE), RegionMap.cell(map.charAt(32)));
+    assertEquals(new RegionMap.Cell(Region.Kind.YOUNG, RegionMap.Share.ALL, RegionMap.Share.NONE), RegionMap.cell(map.charAt(63)));
     assertEquals(RegionMap.Share.NONE, RegionMap.cell('?').present());
   }
 
@@ -35,11 +38,11 @@ class PictureTest {
   void largeHeapsAreDrawnInFewPieces() {
     List<Region> regions = new ArrayList<>();
     for (int number = 0; number < 1000; number++) {
-      regions.add(new Region(number * 4 * MIB, 0, Region.Kind.OLD));
+      regions.add(new Region(number * 4 * MIB, number * 4 * MIB, (number + 1) * 4 * MIB, Region.Kind.OLD));
     }
-    String map = RegionMap.of(regions, 4 * MIB, Runs.of(), Runs.of());
+    String map = RegionMap.of(regions, Runs.of(), Runs.of());
     assertTrue(map.length() <= RegionMap.CELLS && map.length() > RegionMap.CELLS / 2, map);
-    assertEquals("", RegionMap.of(List.of(), 4 * MIB, Runs.of(), Runs.of()));
+    assertEquals("", RegionMap.of(List.of(), Runs.of(), Runs.of()));
   }
 
   @Test

@@ -44,7 +44,7 @@ class PoliciesIT {
 
   @Test
   void entirePutsYoungObjectsThereToo() throws IOException {
-    cached(Policy.ENTIRE, "-XX:+UseG1GC -XX:G1HeapRegionSize=4m", context -> {
+    cached(Policy.ENTIRE, "-XX:+UseG1GC", context -> {
       Probe probe = look(context, "entire");
       if (probe.thp().equals("never") || probe.thp().isEmpty()) {
         System.out.println("skipped: there are no transparent huge pages");

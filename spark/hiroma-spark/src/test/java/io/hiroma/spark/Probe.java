@@ -1,5 +1,6 @@
 package io.hiroma.spark;
 
+import io.hiroma.jvm.JavaHeap;
 import java.io.IOException;
 import java.io.Serializable;
 import java.lang.reflect.Field;
@@ -67,11 +68,9 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long old
       }
     }
     Map<Region.Kind, Long> kinds = new EnumMap<>(Region.Kind.class);
-    if (Jvm.facts(0).g1()) {
+    if (Jvm.collector() != Jvm.Collector.OTHER) {
       Runs runs = runs();
-      long length = Native.heap()[2];
-      Region.list(Native.regions())
-          .forEach(region -> kinds.merge(region.kind(), runs.within(region.bottom(), region.bottom() + length), Long::sum));
+      new Heap(Native.heap()).regions().forEach(region -> kinds.merge(region.kind(), runs.within(region.bottom(), region.end()), Long::sum));
     }
     List<Smaps.Mapping> mappings = Smaps.read();
     long all = mappings.stream().mapToLong(Smaps.Mapping::huge).sum();
@@ -92,13 +91,13 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long old
   }
 
   private static Runs runs() {
-    long[] heap = Native.heap();
-    return Runs.of(Native.hugeRuns(heap[0], heap[0] + heap[1]));
+    JavaHeap heap = Native.heap();
+    return Runs.of(Native.hugeRuns(heap.base(), heap.base() + heap.length()));
   }
 
   /** Bytes of an array on huge pages; 0 with a collector whose heap is not known. */
   private static long hugeBytes(byte[] array) throws ReflectiveOperationException {
-    if (!Jvm.facts(0).g1()) {
+    if (Jvm.collector() == Jvm.Collector.OTHER) {
       return 0;
     }
     // By reflection, since the compiler warns of the class.
@@ -109,9 +108,9 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long old
     long first = type.getField("ARRAY_OBJECT_BASE_OFFSET").getInt(null);
     Object read = type.getMethod("getInt", Object.class, long.class).invoke(field.get(null), holder, first);
     long reference = Integer.toUnsignedLong((Integer) read);
-    long[] heap = Native.heap();
+    Heap heap = new Heap(Native.heap());
     // Small heaps have references of 32 bits that are addresses; larger ones count in words.
-    long address = List.of(reference, reference << 3).stream().filter(at -> at >= heap[0] && at < heap[0] + heap[1]).findFirst().orElseThrow();
+    long address = List.of(reference, reference << 3).stream().filter(heap::contains).findFirst().orElseThrow();
     return runs().within(address, address + array.length);
   }
 }

@@ -31,7 +31,7 @@ class PublishedIT {
     String version = Path.of(jars[0]).getFileName().toString().replaceAll("hiroma-spark-(.*)\\.jar", "$1");
     // Nobody else's repositories are asked, which may not answer.
     Path settings = Files.writeString(directory.resolve("ivysettings.xml"), "<ivysettings></ivysettings>");
-    List<String> command = new ArrayList<>(List.of(Cluster.realJava(), "-XX:+UseG1GC", "-XX:G1HeapRegionSize=4m", "-Xms512m", "-Xmx512m"));
+    List<String> command = new ArrayList<>(List.of(Cluster.realJava(), "-Xmx512m"));
     command.addAll(List.of(JavaModuleOptions.defaultModuleOptions().split(" ")));
     command.addAll(List.of("-cp", System.getenv("SPARK_DIST_CLASSPATH"), "org.apache.spark.deploy.SparkSubmit", "--master", "local[1]",
         "--packages", "io.hiroma:hiroma-spark:" + version, "--repositories", repository, "--conf", "spark.jars.ivy=" + directory.resolve("ivy"),
@@ -43,7 +43,7 @@ class PublishedIT {
     try {
       assertTrue(process.waitFor(500, TimeUnit.SECONDS), () -> "no end: " + read(said));
       String all = read(said);
-      String policy = Jvm.facts(0).thp().equals("madvise") ? "part" : "(part|off)";
+      String policy = Jvm.facts().thp().equals("madvise") ? "part" : "(part|off)";
       assertTrue(all.lines().anyMatch(line -> line.matches(KMeans.RESULT + " [0-9.E-]+ driver " + policy + " .*")), all);
       try (var found = Files.list(directory.resolve("ivy").resolve("jars"))) {
         assertTrue(found.allMatch(jar -> jar.getFileName().toString().equals("io.hiroma_hiroma-spark-" + version + ".jar")), all);

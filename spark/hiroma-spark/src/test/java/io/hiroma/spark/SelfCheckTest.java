@@ -7,8 +7,11 @@ import java.util.List;
 import org.junit.jupiter.api.Test;
 
 class SelfCheckTest {
-  private static final long GIB = 1L << 30;
-  private static final SelfCheck.Facts GOOD = new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, 4194272, "");
+  private static final SelfCheck NOTHING = new SelfCheck(List.of(), List.of());
+
+  private static SelfCheck.Facts facts(Jvm.Collector collector, boolean jvmHuge, String thp, String problem) {
+    return new SelfCheck.Facts(collector, jvmHuge, thp, problem);
+  }
 
   private static String refusal(Policy policy, SelfCheck.Facts facts) {
     List<String> refusals = SelfCheck.of(policy, facts).refusals();
@@ -17,45 +20,34 @@ class SelfCheckTest {
   }
 
   @Test
-  void whatIsAsExpectedIsNeitherRefusedNorWarnedOf() {
-    assertEquals(new SelfCheck(List.of(), List.of()), SelfCheck.of(Policy.PART, GOOD));
+  void eachCollectorWhoseHeapIsKnownIsGood() {
+    for (Jvm.Collector collector : List.of(Jvm.Collector.G1, Jvm.Collector.SERIAL, Jvm.Collector.PARALLEL)) {
+      assertEquals(NOTHING, SelfCheck.of(Policy.PART, facts(collector, false, "madvise", "")));
+    }
   }
 
   @Test
   void eachThingThatIsMissingIsNamed() {
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(false, GIB, GIB, false, false, "madvise", 0, 4194272, "")).contains("-XX:+UseG1GC"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB / 4, GIB, false, false, "madvise", 4 << 20, 4194272, ""))
-        .contains("-Xms1048576k"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, true, false, "madvise", 4 << 20, 4194272, ""))
-        .contains("AlwaysPreTouch"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, true, "madvise", 4 << 20, 4194272, ""))
-        .contains("UseTransparentHugePages"));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "never", 4 << 20, 4194272, "")).contains("\"never\""));
-    assertTrue(refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "", 4 << 20, 4194272, "")).contains("this kernel"));
-    assertEquals("no library", refusal(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, 4194272, "no library")));
-    assertTrue(refusal(Policy.ENTIRE, GOOD).contains("-XX:+UseTransparentHugePages"));
+    Jvm.Collector g1 = Jvm.Collector.G1;
+    assertTrue(refusal(Policy.PART, facts(g1, true, "madvise", "")).contains("UseTransparentHugePages"));
+    assertTrue(refusal(Policy.PART, facts(g1, false, "never", "")).contains("\"never\""));
+    assertTrue(refusal(Policy.PART, facts(g1, false, "", "")).contains("this kernel"));
+    assertEquals("no library", refusal(Policy.PART, facts(g1, false, "madvise", "no library")));
+    assertTrue(refusal(Policy.ENTIRE, facts(g1, false, "madvise", "")).contains("-XX:+UseTransparentHugePages"));
+  }
+
+  @Test
+  void whatWorksOnlyInPartIsWarnedOf() {
+    SelfCheck other = SelfCheck.of(Policy.PART, facts(Jvm.Collector.OTHER, false, "madvise", ""));
+    assertTrue(other.refusals().isEmpty());
+    assertTrue(other.warnings().get(0).contains("only blocks off the heap"), other::toString);
+    SelfCheck always = SelfCheck.of(Policy.PART, facts(Jvm.Collector.G1, false, "always", ""));
+    assertTrue(always.refusals().isEmpty());
+    assertTrue(always.warnings().get(0).contains("\"always\""), always::toString);
   }
 
   @Test
   void offAsksForNothing() {
-    assertEquals(new SelfCheck(List.of(), List.of()),
-        SelfCheck.of(Policy.OFF, new SelfCheck.Facts(false, 1, 2, true, true, "never", 0, 0, "no library")));
-  }
-
-  @Test
-  void partOldTakesAHeapThatGrows() {
-    assertTrue(SelfCheck.of(Policy.PART_OLD, new SelfCheck.Facts(true, 1, GIB, true, false, "madvise", 4 << 20, 4194272, "")).refusals()
-        .isEmpty());
-  }
-
-  @Test
-  void chunksThatDoNotFitRegionsAreWarnedOf() {
-    for (long chunk : new long[] {1 << 20, 4 << 20}) {
-      SelfCheck check = SelfCheck.of(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "madvise", 4 << 20, chunk, ""));
-      assertTrue(check.refusals().isEmpty());
-      assertTrue(check.warnings().get(0).contains("spark.storage.unrollMemoryThreshold=4194272"), check.warnings()::toString);
-    }
-    assertTrue(SelfCheck.of(Policy.PART, new SelfCheck.Facts(true, GIB, GIB, false, false, "always", 4 << 20, 4194272, "")).warnings().get(0)
-        .contains("\"always\""));
+    assertEquals(NOTHING, SelfCheck.of(Policy.OFF, facts(Jvm.Collector.OTHER, true, "never", "no library")));
   }
 }

@@ -10,7 +10,7 @@ class SettingsTest {
   @Test
   void nothingSaidIsPart() {
     Settings settings = Settings.of(Map.of("spark.app.name", "x"));
-    assertEquals(new Settings(Policy.PART, true, 64L << 20, 1_000, 64, true, 10_000, settings.complaints()), settings);
+    assertEquals(new Settings(Policy.PART, true, 200, 10, true, 10_000, settings.complaints()), settings);
     assertTrue(settings.complaints().isEmpty());
   }
 
@@ -25,9 +25,9 @@ class SettingsTest {
 
   @Test
   void aTypingErrorInAKeyNamesTheKeyThatWasMeant() {
-    Settings settings = Settings.of(Map.of("spark.hiroma.sweep.pagse", "3"));
-    assertEquals(64, settings.sweepPages());
-    assertEquals("there is no spark.hiroma.sweep.pagse; did you mean spark.hiroma.sweep.pages?", settings.complaints().get(0));
+    Settings settings = Settings.of(Map.of("spark.hiroma.cpu.precent", "3"));
+    assertEquals(10, settings.cpuPercent());
+    assertEquals("there is no spark.hiroma.cpu.precent; did you mean spark.hiroma.cpu.percent?", settings.complaints().get(0));
   }
 
   @Test
@@ -39,9 +39,9 @@ class SettingsTest {
 
   @Test
   void numbersAndTruthsThatAreNoneAreTold() {
-    Settings settings = Settings.of(Map.of("spark.hiroma.sweep.millis", "soon", "spark.hiroma.sweep.pages", "-1",
+    Settings settings = Settings.of(Map.of("spark.hiroma.sweep.millis", "soon", "spark.hiroma.cpu.percent", "101",
         "spark.hiroma.report.millis", "99999999999", "spark.hiroma.configure", "perhaps"));
-    assertEquals(new Settings(Policy.PART, true, 64L << 20, 1_000, 64, true, 10_000, settings.complaints()), settings);
+    assertEquals(new Settings(Policy.PART, true, 200, 10, true, 10_000, settings.complaints()), settings);
     assertEquals(4, settings.complaints().size());
   }
 }
