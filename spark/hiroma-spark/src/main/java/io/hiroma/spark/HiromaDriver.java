@@ -19,12 +19,24 @@ final class HiromaDriver implements DriverPlugin {
   private static final Logger LOG = LoggerFactory.getLogger(HiromaDriver.class);
   private static final Map<String, History> HISTORIES = new ConcurrentHashMap<>();
 
+  /** What an executor asks, to be answered with the name of a {@link Trial.Turn}; the second while it still makes pages huge. */
+  static final String TURN = "turn";
+  static final String TURN_BUSY = "turn, busy";
+
   private MetricRegistry registry;
+  /** Null unless the policy is auto. */
+  private static volatile Trial trial;
+  private volatile Trial.Turn turn;
 
   static Map<String, Usage> reports() {
     Map<String, Usage> reports = new HashMap<>();
     HISTORIES.forEach((executor, history) -> reports.put(executor, history.last()));
     return reports;
+  }
+
+  /** What the trial of the policy auto has found; "" with another policy. */
+  static String told() {
+    return trial == null ? "" : trial.told();
   }
 
   static Map<String, String> entries(SparkConf conf) {
@@ -38,6 +50,7 @@ final class HiromaDriver implements DriverPlugin {
   @Override
   public Map<String, String> init(SparkContext context, PluginContext plugin) {
     HISTORIES.clear();
+    trial = null;
     try {
       configure(plugin.conf());
     } catch (RuntimeException | LinkageError error) {
@@ -47,14 +60,35 @@ final class HiromaDriver implements DriverPlugin {
     Gauge<Integer> executors = HISTORIES::size;
     // Spark takes in a registry that holds something, and then also what it gets later.
     registry.register("executors", executors);
+    if (Settings.of(entries(plugin.conf())).policy() == Policy.AUTO) {
+      begin(context, Settings.of(entries(plugin.conf())).turnMillis());
+    }
     try {
       if (context.ui().isDefined()) {
-        context.ui().get().attachTab(new HiromaTab(context.ui().get(), () -> new TreeMap<>(HISTORIES)));
+        context.ui().get().attachTab(new HiromaTab(context.ui().get(), () -> new TreeMap<>(HISTORIES), trial));
       }
     } catch (RuntimeException | LinkageError error) {
       LOG.warn("hiroma: this Spark's web UI takes no tab: {}", error.toString());
     }
     return Map.of();
+  }
+
+  private void begin(SparkContext context, long turnMillis) {
+    trial = new Trial(turnMillis, turnMillis / 10);
+    context.addSparkListener(new Tasks(trial));
+    Gauge<Double> gain = () -> trial.gain().percent();
+    registry.register("gainPercent", gain);
+  }
+
+  /** What an executor is to do now. */
+  private String turn(boolean busy) {
+    long cached = HISTORIES.values().stream().map(History::last).filter(usage -> usage != null).mapToLong(Usage::cachedBytes).sum();
+    Trial.Turn now = trial.at(System.currentTimeMillis(), cached, busy);
+    if (now != turn && (now == Trial.Turn.KEEP || now == Trial.Turn.LEAVE)) {
+      LOG.info("hiroma: auto: {}", trial.told());
+    }
+    turn = now;
+    return now.name();
   }
 
   private static void configure(SparkConf conf) {
@@ -77,6 +111,9 @@ final class HiromaDriver implements DriverPlugin {
 
   @Override
   public Object receive(Object message) {
+    if (TURN.equals(message) || TURN_BUSY.equals(message)) {
+      return trial == null ? Trial.Turn.WAIT.name() : turn(TURN_BUSY.equals(message));
+    }
     if (message instanceof Map<?, ?> report) {
       Usage usage = Usage.of(report);
       History history = HISTORIES.computeIfAbsent(usage.executor(), this::begin);

@@ -23,6 +23,8 @@ final class HiromaExecutor implements ExecutorPlugin {
   private static final long IDLE_MILLIS = 15_000;
   /** So many times as long as a look for cached data took, there is none. */
   private static final long REST = 20;
+  /** Between two questions to the driver whether it is a turn with huge pages or one without. */
+  private static final long ASK_MILLIS = 500;
   private static volatile HiromaExecutor current;
 
   private PluginContext context;
@@ -32,7 +34,11 @@ final class HiromaExecutor implements ExecutorPlugin {
   private volatile Heap heap;
   private volatile CachedData data;
   private volatile HugeData pages;
+  /** What the driver's trial wants; only for the policy auto. */
+  private Trial.Turn turn = Trial.Turn.WAIT;
+  private long nextTurn;
   private volatile boolean ended;
+  private final Sweeps sweeps = new Sweeps();
   private Thread thread;
   private Usage last;
   private long lastNanos;
@@ -75,10 +81,14 @@ final class HiromaExecutor implements ExecutorPlugin {
       LOG.warn("hiroma: {}", Natives.note());
     }
     inForce = settings.policy();
-    if (inForce == Policy.PART && facts.collector() == Jvm.Collector.G1) {
+    if (places() && facts.collector() == Jvm.Collector.G1) {
       fitChunks();
     }
     LOG.info("hiroma: {} in executor {} (native calls: {})", inForce.word(), context.executorID(), Natives.way());
+  }
+
+  private boolean places() {
+    return inForce == Policy.PART || inForce == Policy.AUTO || inForce == Policy.PART_OLD;
   }
 
   /** Unless the user has chosen a size. */
@@ -141,10 +151,10 @@ final class HiromaExecutor implements ExecutorPlugin {
 
   private void run() {
     long nextReport = System.nanoTime();
-    Sweeps sweeps = new Sweeps();
     while (!ended) {
       try {
-        if (settings.sweepMillis() > 0 && (inForce == Policy.PART || inForce == Policy.PART_OLD)) {
+        ask(System.nanoTime());
+        if (settings.sweepMillis() > 0 && places() && turn.huge()) {
           sweeps.tick(System.nanoTime());
         }
         if (settings.reportMillis() > 0 && System.nanoTime() - nextReport >= 0) {
@@ -161,9 +171,32 @@ final class HiromaExecutor implements ExecutorPlugin {
         }
         // From now on it only reports.
         inForce = Policy.OFF;
+        pages.returnAll();
         problem = error.toString();
       }
     }
+  }
+
+  /** Asks the driver whose turn it is, if the policy is to find that out. */
+  private void ask(long now) {
+    if (inForce != Policy.AUTO || now - nextTurn < 0) {
+      return;
+    }
+    nextTurn = now + ASK_MILLIS * 1_000_000;
+    Trial.Turn next;
+    try {
+      next = Trial.Turn.valueOf(String.valueOf(context.ask(sweeps.pending ? HiromaDriver.TURN_BUSY : HiromaDriver.TURN)));
+    } catch (Exception noAnswer) {
+      // A driver that is busy, or leaving: as before then.
+      LOG.debug("hiroma: the driver does not answer", noAnswer);
+      return;
+    }
+    if (turn.huge() && !next.huge()) {
+      pages.returnAll();
+    } else if (!turn.huge() && next.huge()) {
+      sweeps.again();
+    }
+    turn = next;
   }
 
   /** When to look for cached data: after something was stored, dropped or moved by the collector, and until nothing is left to do. */
@@ -173,6 +206,13 @@ final class HiromaExecutor implements ExecutorPlugin {
     private long collections;
     private boolean pending;
     private long idle = 1;
+
+    /** Everything is to be looked at again. */
+    void again() {
+      next = System.nanoTime();
+      used = -1;
+      pending = true;
+    }
 
     void tick(long now) throws ReflectiveOperationException {
       long usedNow = Storage.usedBytes();
@@ -185,7 +225,7 @@ final class HiromaExecutor implements ExecutorPlugin {
       used = usedNow;
       collections = collectionsNow;
       long collapsing = pages.collapseNanos();
-      pending = inForce == Policy.PART ? pages.place() : pages.mark();
+      pending = inForce == Policy.PART_OLD ? pages.mark() : pages.place();
       idle = changed || !pending ? 1 : Math.min(idle * 2, IDLE_MILLIS / settings.sweepMillis() + 1);
       // Collapsing has a budget of its own.
       long took = System.nanoTime() - now - (pages.collapseNanos() - collapsing);

@@ -21,4 +21,9 @@ public final class HiromaPlugin implements SparkPlugin {
   public static Map<String, Usage> reports() {
     return HiromaDriver.reports();
   }
+
+  /** In the driver: what the policy auto has measured so far, in one sentence; "" with another policy. */
+  public static String gain() {
+    return HiromaDriver.told();
+  }
 }

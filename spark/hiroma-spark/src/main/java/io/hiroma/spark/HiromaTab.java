@@ -15,9 +15,10 @@ import scala.xml.Unparsed;
 
 /** The tab "Hiroma" of an application's web UI: where the memory of each executor is, and was. */
 final class HiromaTab extends SparkUITab {
-  HiromaTab(SparkUI ui, Supplier<SortedMap<String, History>> histories) {
+  /** {@code trial} is null unless the policy is auto. */
+  HiromaTab(SparkUI ui, Supplier<SortedMap<String, History>> histories, Trial trial) {
     super(ui, "hiroma");
-    attachPage(new Page(this, histories));
+    attachPage(new Page(this, histories, trial));
   }
 
   /**
@@ -28,9 +29,11 @@ final class HiromaTab extends SparkUITab {
     private static final String HEADER = "headerSparkPage";
     private final HiromaTab tab;
     private final Supplier<SortedMap<String, History>> histories;
+    private final Trial trial;
 
-    Page(HiromaTab tab, Supplier<SortedMap<String, History>> histories) {
+    Page(HiromaTab tab, Supplier<SortedMap<String, History>> histories, Trial trial) {
       super("");
+      this.trial = trial;
       this.tab = tab;
       this.histories = histories;
     }
@@ -47,7 +50,7 @@ final class HiromaTab extends SparkUITab {
 
     /** A node is a sequence of itself. */
     private Unparsed page(Object request) {
-      Unparsed content = new Unparsed(Picture.html(histories.get(), System.currentTimeMillis()));
+      Unparsed content = new Unparsed(Picture.html(trial, histories.get(), System.currentTimeMillis()));
       Function0<Object> body = () -> content;
       Method header = Stream.of(UIUtils.class.getMethods()).filter(method -> method.getName().equals(HEADER)).findAny().orElse(null);
       try {

@@ -24,10 +24,14 @@ final class Picture {
 
   private Picture() {}
 
-  static String html(SortedMap<String, History> histories, long nowMillis) {
+  /** The whole page; {@code trial} is null unless the policy is auto. */
+  static String html(Trial trial, SortedMap<String, History> histories, long nowMillis) {
     StringBuilder page = new StringBuilder();
+    if (trial != null) {
+      trial(page, trial);
+    }
     if (histories.isEmpty()) {
-      return "<p>No executor has reported yet; they do so every spark.hiroma.report.millis.</p>";
+      return page + "<p>No executor has reported yet; they do so every spark.hiroma.report.millis.</p>";
     }
     legend(page);
     histories.forEach((executor, history) -> {
@@ -37,6 +41,12 @@ final class Picture {
       }
     });
     return page.toString();
+  }
+
+  private static void trial(StringBuilder page, Trial trial) {
+    page.append("<p class=\"hiroma-trial\">auto: ").append(escaped(trial.told())).append("</p>\n<ul>");
+    trial.toldByStage().forEach((stage, told) -> page.append("<li>").append(escaped(stage)).append(": ").append(escaped(told)).append("</li>"));
+    page.append("</ul>\n");
   }
 
   private static void legend(StringBuilder page) {

@@ -2,7 +2,7 @@ package io.hiroma.spark;
 
 import java.util.Optional;
 
-/** Which memory of an executor is put on huge pages: the four ways that the paper compares (section 6). */
+/** Which memory of an executor is put on huge pages: the four ways that the paper compares (section 6), and the one that chooses. */
 public enum Policy {
   /** None. */
   OFF("off"),
@@ -10,6 +10,8 @@ public enum Policy {
   ENTIRE("entire"),
   /** Cached data, from the moment it is stored. */
   PART("part"),
+  /** The same, if it makes the tasks of this application faster, which is measured on them. */
+  AUTO("auto"),
   /** Cached data, found by looking for it after it was stored (the paper's earlier method). */
   PART_OLD("part-old");
 

@@ -14,19 +14,21 @@ import java.util.TreeMap;
  * @param sweepMillis time between two looks for cached data that is not on huge pages; 0: never
  * @param cpuPercent of one processor's time, what making huge pages may take
  * @param fitChunks whether chunks of serialised data are made to fit the regions of G1
+ * @param turnMillis how long a turn with or without huge pages lasts, where their gain is measured
  * @param reportMillis time between two reports of an executor to the driver; 0: never
  * @param complaints sentences for the user
  */
-record Settings(Policy policy, boolean configure, long sweepMillis, int cpuPercent, boolean fitChunks, long reportMillis,
-    List<String> complaints) {
+record Settings(Policy policy, boolean configure, long sweepMillis, int cpuPercent, boolean fitChunks, long turnMillis,
+    long reportMillis, List<String> complaints) {
   static final String PREFIX = "spark.hiroma.";
   static final String POLICY = PREFIX + "policy";
   static final String CONFIGURE = PREFIX + "configure";
   static final String SWEEP_MILLIS = PREFIX + "sweep.millis";
   static final String CPU_PERCENT = PREFIX + "cpu.percent";
   static final String FIT_CHUNKS = PREFIX + "fit.chunks";
+  static final String TURN_MILLIS = PREFIX + "turn.millis";
   static final String REPORT_MILLIS = PREFIX + "report.millis";
-  private static final List<String> KNOWN = List.of(POLICY, CONFIGURE, SWEEP_MILLIS, CPU_PERCENT, FIT_CHUNKS, REPORT_MILLIS);
+  private static final List<String> KNOWN = List.of(POLICY, CONFIGURE, SWEEP_MILLIS, CPU_PERCENT, FIT_CHUNKS, TURN_MILLIS, REPORT_MILLIS);
   private static final long HOUR_MILLIS = 3_600_000;
 
   /** Reads those entries of a Spark configuration that are ours. */
@@ -42,12 +44,13 @@ record Settings(Policy policy, boolean configure, long sweepMillis, int cpuPerce
     });
     String word = ours.getOrDefault(POLICY, Policy.PART.word());
     Policy policy = Policy.of(word).orElseGet(() -> {
-      complaints.add(POLICY + " is off, entire, part or part-old, not \"" + word + "\"; off is used");
+      complaints.add(POLICY + " is off, entire, part, auto or part-old, not \"" + word + "\"; off is used");
       return Policy.OFF;
     });
     return new Settings(policy, truth(ours, CONFIGURE, complaints), number(ours, SWEEP_MILLIS, 200, HOUR_MILLIS, complaints),
         (int) number(ours, CPU_PERCENT, 10, 100, complaints), truth(ours, FIT_CHUNKS, complaints),
-        number(ours, REPORT_MILLIS, 10_000, HOUR_MILLIS, complaints), List.copyOf(complaints));
+        number(ours, TURN_MILLIS, 10_000, HOUR_MILLIS, complaints), number(ours, REPORT_MILLIS, 10_000, HOUR_MILLIS, complaints),
+        List.copyOf(complaints));
   }
 
   private static boolean truth(Map<String, String> ours, String key, List<String> complaints) {

@@ -67,10 +67,10 @@ class PictureTest {
     History history = new History();
     history.add(usage(3 * MIB, "<b> & \"c\""), "a@?\u00ff", 1_000);
     history.add(usage(0, "<b> & \"c\""), "", 3_000);
-    String page = Picture.html(new TreeMap<>(java.util.Map.of("<1>", history)), 5_000);
+    String page = Picture.html(null, new TreeMap<>(java.util.Map.of("<1>", history)), 5_000);
     assertFalse(page.contains("<b>"));
     assertTrue(page.contains("heard of 2 s ago"), page);
     DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(new InputSource(new StringReader("<html>" + page + "</html>")));
-    assertTrue(Picture.html(new TreeMap<>(), 0).contains("No executor has reported yet"));
+    assertTrue(Picture.html(null, new TreeMap<>(), 0).contains("No executor has reported yet"));
   }
 }

@@ -66,4 +66,26 @@ class PoliciesIT {
       }
     });
   }
+
+  /** Turns of a quarter of a second: that there is a verdict, and that turns do what they are called. */
+  @Test
+  void autoMeasuresOnTheJobAndTells() throws IOException {
+    SparkConf conf = Cluster.conf(Policy.AUTO, 1, 512).set("spark.hiroma.turn.millis", "1000");
+    try (JavaSparkContext context = new JavaSparkContext(conf)) {
+      JavaRDD<long[]> numbers = Probe.numbers(context, PARTITIONS, PARTITION_BYTES / 2).persist(StorageLevel.MEMORY_ONLY_SER());
+      if (!onRequest(look(context, "auto"))) {
+        return;
+      }
+      boolean[] seen = new boolean[2];
+      Cluster.until(() -> {
+        check(numbers, PARTITIONS, PARTITION_BYTES / 2);
+        long huge = look(context, "auto").hugeBytes();
+        seen[huge == 0 ? 0 : 1] = true;
+        return seen[0] && seen[1] && HiromaDriver.told().matches("(kept|left).*: huge pages save -?[0-9.]+ % .*");
+      }, HiromaDriver::told);
+      boolean kept = HiromaDriver.told().startsWith("kept");
+      await(context, "auto", probe -> probe.hugeBytes() > 0 == kept);
+      check(numbers, PARTITIONS, PARTITION_BYTES / 2);
+    }
+  }
 }

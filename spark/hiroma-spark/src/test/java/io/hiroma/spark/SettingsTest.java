@@ -10,7 +10,7 @@ class SettingsTest {
   @Test
   void nothingSaidIsPart() {
     Settings settings = Settings.of(Map.of("spark.app.name", "x"));
-    assertEquals(new Settings(Policy.PART, true, 200, 10, true, 10_000, settings.complaints()), settings);
+    assertEquals(new Settings(Policy.PART, true, 200, 10, true, 10_000, 10_000, settings.complaints()), settings);
     assertTrue(settings.complaints().isEmpty());
   }
 
@@ -41,7 +41,7 @@ class SettingsTest {
   void numbersAndTruthsThatAreNoneAreTold() {
     Settings settings = Settings.of(Map.of("spark.hiroma.sweep.millis", "soon", "spark.hiroma.cpu.percent", "101",
         "spark.hiroma.report.millis", "99999999999", "spark.hiroma.configure", "perhaps"));
-    assertEquals(new Settings(Policy.PART, true, 200, 10, true, 10_000, settings.complaints()), settings);
+    assertEquals(new Settings(Policy.PART, true, 200, 10, true, 10_000, 10_000, settings.complaints()), settings);
     assertEquals(4, settings.complaints().size());
   }
 }
