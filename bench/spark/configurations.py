@@ -57,13 +57,13 @@ def configurations():
     yield "encryption", {"spark.io.encryption.enabled": "true"}
     yield "little storage", {"spark.memory.fraction": "0.2", "spark.memory.storageFraction": "0.1"}
     yield "executors that come and go", DYNAMIC
-    yield "a profile with less memory", DYNAMIC | {"spark.executor.memory": "2g", ":profile": "1g"}
-    yield "a profile with more memory", DYNAMIC | {"spark.executor.memory": "600m", ":profile": "1g"}
+    yield "a profile with less memory", DYNAMIC | {"spark.executor.memory": "2g", "spark.executor.cores": "1", ":profile": "1g"}
+    yield "a profile with more memory", DYNAMIC | {"spark.executor.memory": "600m", "spark.executor.cores": "1", ":profile": "1g"}
     yield "speculation", {"spark.speculation": "true"}
     yield "local", {":master": "local[2]"}
     yield "local, Serial", {":master": "local[2]", "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
     yield "local, off the heap", OFF_HEAP | {":master": "local[2]"}
-    yield "little memory in a container", {":limit": str(900 << 20), "spark.executor.memory": "600m"}
+    yield "little memory in a container", {":limit": str(2000 << 20), "spark.executor.memory": "600m"}
     yield "denied huge pages", {":deny": "1"}
     yield "entire", {":policy": "entire"}
     yield "entire, Parallel in the environment", {":policy": "entire", TOOL: "-XX:+UseParallelGC"}
@@ -118,7 +118,8 @@ def run(settings, plugin, script):
     conf |= {key: value for key, value in settings.items() if not key.startswith(":")}
     memory = conf["spark.executor.memory"]
     worker = {"1g": 1024, "600m": 1024, "2g": 2048}[memory]
-    master = settings.get(":master", f"local-cluster[2,1,{worker}]")
+    # Executors of a profile need room beside those of the default one.
+    master = settings.get(":master", f"local-cluster[2,2,{2 * worker}]" if ":profile" in settings else f"local-cluster[2,1,{worker}]")
     if plugin:
         conf |= {"spark.plugins": PLUGIN, "spark.hiroma.policy": settings.get(":policy", "part"), "spark.jars": plugin}
         if master.startswith("local["):

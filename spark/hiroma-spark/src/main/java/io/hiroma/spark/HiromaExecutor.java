@@ -25,6 +25,8 @@ final class HiromaExecutor implements ExecutorPlugin {
   private static final long REST = 20;
   /** Between two questions to the driver whether it is a turn with huge pages or one without. */
   private static final long ASK_MILLIS = 500;
+  /** The collector changes what is being read: one error is none, but so many in a row say that this JVM is not as expected. */
+  private static final int ERRORS_MAX = 10;
   private static volatile HiromaExecutor current;
 
   private PluginContext context;
@@ -151,8 +153,10 @@ final class HiromaExecutor implements ExecutorPlugin {
 
   private void run() {
     long nextReport = System.nanoTime();
+    int errors = 0;
     while (!ended) {
       try {
+        Thread.sleep(TICK_MILLIS);
         ask(System.nanoTime());
         if (settings.sweepMillis() > 0 && places() && turn.huge()) {
           sweeps.tick(System.nanoTime());
@@ -161,10 +165,14 @@ final class HiromaExecutor implements ExecutorPlugin {
           context.send(report());
           nextReport = System.nanoTime() + settings.reportMillis() * 1_000_000;
         }
-        Thread.sleep(TICK_MILLIS);
+        errors = 0;
       } catch (InterruptedException end) {
         return;
       } catch (IOException | ReflectiveOperationException | RuntimeException | LinkageError error) {
+        if (++errors < ERRORS_MAX && !ended) {
+          LOG.debug("hiroma: once more", error);
+          continue;
+        }
         LOG.warn("hiroma: executor {} goes on as it is: {}", context.executorID(), error.toString());
         if (inForce == Policy.OFF) {
           return;
@@ -225,6 +233,8 @@ final class HiromaExecutor implements ExecutorPlugin {
       used = usedNow;
       collections = collectionsNow;
       long collapsing = pages.collapseNanos();
+      // Until it has ended well.
+      pending = true;
       pending = inForce == Policy.PART_OLD ? pages.mark() : pages.place();
       idle = changed || !pending ? 1 : Math.min(idle * 2, IDLE_MILLIS / settings.sweepMillis() + 1);
       // Collapsing has a budget of its own.
