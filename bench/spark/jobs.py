@@ -184,7 +184,16 @@ def executors():
                 words = row.split()
                 if len(words) > 1 and words[0] in ("Rss:", "AnonHugePages:"):
                     kib[words[0]] = int(words[1])
-        found.append({"rss_mib": kib["Rss:"] >> 10, "huge_mib": kib["AnonHugePages:"] >> 10})
+        own_ticks = 0
+        for task in os.listdir(f"/proc/{pid}/task"):
+            try:
+                with open(f"/proc/{pid}/task/{task}/stat") as stat:
+                    name, rest = stat.read().rsplit(")", 1)
+                    own_ticks += sum(map(int, rest.split()[11:13])) if name.endswith("(hiroma") else 0
+            except OSError:
+                pass
+        found.append({"rss_mib": kib["Rss:"] >> 10, "huge_mib": kib["AnonHugePages:"] >> 10,
+                      "own_cpu": own_ticks / os.sysconf("SC_CLK_TCK")})
     return found
 
 
@@ -233,6 +242,7 @@ def run(job, policy, args):
         raise SystemExit(f"{job}, {policy}: ended with {done.returncode}\n{done.stderr[-4000:]}")
     found = json.loads(lines[0][7:])
     found["rss_mib"] = sum(executor["rss_mib"] for executor in found["executors"])
+    found["own_cpu"] = sum(executor["own_cpu"] for executor in found["executors"])
     found["huge_mib"] = sum(executor["huge_mib"] for executor in found["executors"])
     return found
 
@@ -268,11 +278,12 @@ def main():
             ratio = statistics.median(mine["median"] / other["median"] for mine, other in zip(runs[policy], base))
             whole = statistics.median(mine["all"] / other["all"] for mine, other in zip(runs[policy], base))
             rss = statistics.median(mine["rss_mib"] / other["rss_mib"] for mine, other in zip(runs[policy], base))
-            middle = {key: statistics.median(found[key] for found in runs[policy]) for key in ("median", "all", "rss_mib", "huge_mib", "cached_mib")}
+            middle = {key: statistics.median(found[key] for found in runs[policy]) for key in ("median", "all", "rss_mib", "huge_mib", "cached_mib", "own_cpu")}
             print(f"{job:15} {policy:8} {middle['median']:7.3f} s ({ratio:4.2f})  whole {middle['all']:5.1f} s ({whole:4.2f})  "
-                  f"rss {middle['rss_mib']:5.0f} MiB ({rss:4.2f})  huge {middle['huge_mib']:4.0f} of {middle['cached_mib']:4.0f} MiB cached", flush=True)
+                  f"rss {middle['rss_mib']:5.0f} MiB ({rss:4.2f})  huge {middle['huge_mib']:4.0f} of {middle['cached_mib']:4.0f} MiB cached  "
+                  f"own cpu {middle['own_cpu']:.2f} s", flush=True)
             for name, value, unit in (("iteration", middle["median"], "s"), ("iteration_ratio", ratio, "1"), ("whole_ratio", whole, "1"),
-                                      ("rss", middle["rss_mib"], "MiB"), ("rss_ratio", rss, "1"), ("cached", middle["cached_mib"], "MiB"), ("huge", middle["huge_mib"], "MiB")):
+                                      ("rss", middle["rss_mib"], "MiB"), ("rss_ratio", rss, "1"), ("cached", middle["cached_mib"], "MiB"), ("own_cpu", middle["own_cpu"], "s"), ("huge", middle["huge_mib"], "MiB")):
                 results.append({"name": f"{job}.{policy}.{name}", "value": round(value, 4), "unit": unit, "paper": None,
                                 "must": 1.01 if name == "iteration_ratio" else 1.05 if name == "rss_ratio" else None, "aim": None,
                                 "met": value <= 1.01 if name == "iteration_ratio" else value <= 1.05 if name == "rss_ratio" else None})

@@ -52,6 +52,9 @@ final class CachedData {
    */
   record Look(CachedPages pages, long bytes, boolean complete) {}
 
+  /** How many blocks of RDDs and tables there are, and the bytes of all together, as Spark counts them. */
+  record Blocks(int count, long bytes) {}
+
   private final Heap heap;
   /** Blocks of a look that has not come to its end, and what was seen of others before them. */
   private final Deque<MemoryEntry<?>> open = new ArrayDeque<>();
@@ -65,6 +68,12 @@ final class CachedData {
    */
   CachedData(Heap heap) {
     this.heap = heap;
+  }
+
+  /** What is stored now, without looking where it lies. */
+  static Blocks blocks() throws ReflectiveOperationException {
+    List<MemoryEntry<?>> entries = entries();
+    return new Blocks(entries.size(), entries.stream().mapToLong(MemoryEntry::size).sum());
   }
 
   /** Looks on where the last look ended, or anew if that saw everything. */
@@ -150,7 +159,7 @@ final class CachedData {
     List<Object> found = new ArrayList<>(List.of(values));
     if (!values.getClass().getComponentType().isPrimitive()) {
       for (long at = 0; at < count; at += step) {
-        follow(Array.get(values, (int) at), found);
+        follow(Array.get(values, (int) at), all ? entry.size() / count : Long.MAX_VALUE, found);
       }
     }
     place(found, step, entry.size(), pages);
@@ -185,16 +194,18 @@ final class CachedData {
     return bytes >= LARGE_BYTES && (step == 1 || number == 0);
   }
 
-  /** Adds the objects that {@code element} is made of. */
-  private void follow(Object element, List<Object> found) {
+  /** Adds the objects that {@code element} is made of, until nearly {@code enough} bytes of it are found. */
+  private void follow(Object element, long enough, List<Object> found) {
+    long bytes = 0;
     Deque<Object> ahead = new ArrayDeque<>();
     if (element != null) {
       ahead.add(element);
     }
-    for (int number = 0; !ahead.isEmpty() && number < ELEMENT_VISITS_MAX; number++) {
+    for (int number = 0; !ahead.isEmpty() && number < ELEMENT_VISITS_MAX && bytes < enough - enough / 32; number++) {
       Object object = ahead.remove();
       visits++;
       found.add(object);
+      bytes += bytes(object);
       if (object instanceof Object[] array) {
         Stream.of(array).filter(next -> next != null && worth(next)).limit(ELEMENT_VISITS_MAX).forEach(ahead::add);
       } else if (!object.getClass().isArray()) {

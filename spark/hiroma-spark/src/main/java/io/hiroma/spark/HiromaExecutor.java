@@ -5,7 +5,6 @@ import com.codahale.metrics.MetricRegistry;
 import io.hiroma.jvm.Natives;
 import java.io.IOException;
 import java.util.LinkedHashMap;
-import java.util.List;
 import java.util.Map;
 import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
@@ -22,7 +21,7 @@ final class HiromaExecutor implements ExecutorPlugin {
   /** Between two sweeps while nothing changes: the kernel may have taken huge pages apart. */
   private static final long IDLE_MILLIS = 15_000;
   /** So many times as long as a look for cached data took, there is none. */
-  private static final long REST = 20;
+  private static final long REST = 50;
   /** Between two questions to the driver whether it is a turn with huge pages or one without. */
   private static final long ASK_MILLIS = 500;
   /** The collector changes what is being read: one error is none, but so many in a row say that this JVM is not as expected. */
@@ -127,9 +126,9 @@ final class HiromaExecutor implements ExecutorPlugin {
     long huge = 0;
     long cachedHuge = 0;
     try {
-      List<Smaps.Mapping> mappings = Smaps.read();
-      resident = mappings.stream().mapToLong(Smaps.Mapping::resident).sum();
-      huge = mappings.stream().mapToLong(Smaps.Mapping::huge).sum();
+      Smaps.Mapping all = Smaps.sum();
+      resident = all.resident();
+      huge = all.huge();
       if (data != null) {
         CachedData.Look look = data.look();
         CachedPages found = look.pages();
@@ -207,39 +206,55 @@ final class HiromaExecutor implements ExecutorPlugin {
     turn = next;
   }
 
-  /** When to look for cached data: after something was stored, dropped or moved by the collector, and until nothing is left to do. */
+  /**
+   * When to look for cached data: soon after something was stored or dropped; after collections, which move it, the rarer the longer there
+   * was nothing to do.
+   */
   private final class Sweeps {
-    private long next = System.nanoTime();
+    private long lastNanos = System.nanoTime();
+    private long waitNanos;
+    private long restNanos;
     private long used;
+    private CachedData.Blocks blocks = new CachedData.Blocks(0, 0);
     private long collections;
     private boolean pending;
-    private long idle = 1;
 
     /** Everything is to be looked at again. */
     void again() {
-      next = System.nanoTime();
-      used = -1;
+      waitNanos = 0;
       pending = true;
     }
 
     void tick(long now) throws ReflectiveOperationException {
       long usedNow = Storage.usedBytes();
       long collectionsNow = Jvm.collections();
-      boolean changed = usedNow != used || collectionsNow != collections;
-      long since = now - next;
-      if (since < 0 || !changed && !pending && since < IDLE_MILLIS * 1_000_000) {
+      long least = settings.sweepMillis() * 1_000_000;
+      if (usedNow != used) {
+        used = usedNow;
+        CachedData.Blocks found = CachedData.blocks();
+        if (!found.equals(blocks)) {
+          blocks = found;
+          waitNanos = Math.min(waitNanos, least);
+          pending = true;
+        }
+      }
+      long since = now - lastNanos;
+      boolean due = pending || collectionsNow != collections || since >= IDLE_MILLIS * 1_000_000;
+      if (!due || since < Math.max(waitNanos, restNanos)) {
         return;
       }
-      used = usedNow;
       collections = collectionsNow;
-      long collapsing = pages.collapseNanos();
       // Until it has ended well.
       pending = true;
+      long before = pages.collapseNanos();
+      long returned = pages.returnedBytes();
       pending = inForce == Policy.PART_OLD ? pages.mark() : pages.place();
-      idle = changed || !pending ? 1 : Math.min(idle * 2, IDLE_MILLIS / settings.sweepMillis() + 1);
       // Collapsing has a budget of its own.
-      long took = System.nanoTime() - now - (pages.collapseNanos() - collapsing);
-      next = now + Math.max(idle * settings.sweepMillis() * 1_000_000, REST * took);
+      long took = System.nanoTime() - now - (pages.collapseNanos() - before);
+      boolean idle = !pending && pages.collapseNanos() == before && pages.returnedBytes() == returned;
+      waitNanos = idle ? Math.min(IDLE_MILLIS * 1_000_000, Math.max(least, waitNanos * 2)) : least;
+      restNanos = REST * took;
+      lastNanos = System.nanoTime();
     }
   }
 

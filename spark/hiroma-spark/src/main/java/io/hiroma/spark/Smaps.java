@@ -21,6 +21,13 @@ final class Smaps {
 
   private Smaps() {}
 
+  /** All mappings as if they were one: for large processes far cheaper than each of them ({@code smaps_rollup}, Linux 4.14). */
+  static Mapping sum() throws IOException {
+    List<String> lines = new ArrayList<>(Files.readAllLines(Path.of("/proc/self/smaps_rollup"), StandardCharsets.ISO_8859_1));
+    lines.add("VmFlags:");
+    return parse(lines).get(0);
+  }
+
   static List<Mapping> read() throws IOException {
     return parse(Files.readAllLines(Path.of("/proc/self/smaps"), StandardCharsets.ISO_8859_1));
   }
