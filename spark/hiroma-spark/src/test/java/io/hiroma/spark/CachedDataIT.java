@@ -118,7 +118,10 @@ class CachedDataIT {
     }
   }
 
-  /** What jobs do by themselves when they go on: the collector comes by. */
+  /**
+   * What jobs do by themselves when they go on: the collector comes by. A full collection leaves regions where they are that are nearly
+   * full, so that some share their huge page with one that is not old.
+   */
   private static boolean collect(JavaSparkContext context) {
     return context.parallelize(List.of(1), 1).map(any -> {
       System.gc();
@@ -151,7 +154,7 @@ class CachedDataIT {
     check(cached, PARTITIONS, PARTITION_BYTES);
     if (onRequest(look(context, "objects"))) {
       collect(context);
-      await(context, "objects", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() * 92 / 100
+      await(context, "objects", seen -> seen.usage().cachedHugeBytes() > seen.usage().cachedBytes() * 3 / 4
           && seen.usage().cachedBytes() >= PARTITION_BYTES);
     }
     check(cached, PARTITIONS, PARTITION_BYTES);
