@@ -28,10 +28,7 @@ final class Smaps {
     return parse(lines).get(0);
   }
 
-  static List<Mapping> read() throws IOException {
-    return parse(Files.readAllLines(Path.of("/proc/self/smaps"), StandardCharsets.ISO_8859_1));
-  }
-
+  /** Reads the lines of {@code smaps}. */
   static List<Mapping> parse(List<String> lines) {
     List<Mapping> found = new ArrayList<>();
     long start = 0;
@@ -54,16 +51,5 @@ final class Smaps {
       }
     }
     return found;
-  }
-
-  /** Whether every byte of {@code start..end} is in mappings that have the flag {@code flag}. */
-  static boolean covered(List<Mapping> mappings, long start, long end, String flag) {
-    long at = start;
-    for (Mapping mapping : mappings) {
-      if (mapping.start() <= at && at < mapping.end() && mapping.flags().contains(flag)) {
-        at = mapping.end();
-      }
-    }
-    return at >= end;
   }
 }

@@ -72,7 +72,7 @@ record Probe(long chunkBytes, long chunkHugeBytes, long youngHugeBytes, long old
       Runs runs = runs();
       new Heap(Native.heap()).regions().forEach(region -> kinds.merge(region.kind(), runs.within(region.bottom(), region.end()), Long::sum));
     }
-    List<Smaps.Mapping> mappings = Smaps.read();
+    List<Smaps.Mapping> mappings = Smaps.parse(Files.readAllLines(Path.of("/proc/self/smaps"), java.nio.charset.StandardCharsets.ISO_8859_1));
     long all = mappings.stream().mapToLong(Smaps.Mapping::huge).sum();
     long advised = mappings.stream().filter(mapping -> mapping.flags().contains("hg")).mapToLong(mapping -> mapping.end() - mapping.start()).sum();
     String words = Files.readString(Path.of("/sys/kernel/mm/transparent_hugepage/enabled"));
