@@ -151,13 +151,42 @@ def broadcasts(spark):
     return lambda: [spark.sparkContext.parallelize(range(8), 8).map(lambda n: shared.value[n * 1000]).sum()]
 
 
+def caching(spark):
+    """Caches, reads and drops again and again: nothing may be left over."""
+    def turn():
+        found = []
+        for number in range(4):
+            sales = table(spark, 600_000).cache()
+            found.append(sales.selectExpr("sum(amount)", "count(*)").first()[0])
+            sales.unpersist(True)
+        return [round(each, 2) for each in found]
+    return turn
+
+
+def streaming(spark):
+    """A stream with state: counts by key in windows, some batches of it each turn."""
+    from pyspark.sql.functions import col
+
+    def turn():
+        query = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20_000).option("numPartitions", 2).load() \
+            .withWatermark("timestamp", "10 seconds").groupBy("timestamp", (col("value") % 1009).alias("k")).count() \
+            .writeStream.format("memory").queryName("counted").outputMode("update").start()
+        while query.lastProgress is None or query.lastProgress["batchId"] < 8:
+            time.sleep(0.05)
+        query.stop()
+        query.awaitTermination()
+        rows = spark.sql("select max(count), count(distinct k) from counted").first()
+        return [rows[0], rows[1]]
+    return turn
+
+
 def uncached(spark):
     return lambda: [tuple(row) for row in table(spark, 2_000_000).groupBy("customer").sum("amount").selectExpr(
         "round(sum(`sum(amount)`), 1)", "count(*)").collect()]
 
 
 JOBS = {job.__name__: job for job in (
-    join, scan, scan_off_heap, serialised, kmeans, python_objects, arrow, als, pagerank, tpch_q1, tpch_q3, tpch_q18, broadcasts, uncached)}
+    join, scan, scan_off_heap, serialised, kmeans, python_objects, arrow, als, pagerank, tpch_q1, tpch_q3, tpch_q18, broadcasts, caching, streaming, uncached)}
 
 
 def executors():
