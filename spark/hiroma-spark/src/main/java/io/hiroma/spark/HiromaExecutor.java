@@ -26,6 +26,8 @@ final class HiromaExecutor implements ExecutorPlugin {
   private static final long ASK_MILLIS = 500;
   /** The collector changes what is being read: one error is none, but so many in a row say that this JVM is not as expected. */
   private static final int ERRORS_MAX = 10;
+  /** What Spark calls the executor that is inside the driver ({@code SparkContext.DRIVER_IDENTIFIER}). */
+  private static final String DRIVER = "driver";
   private static volatile HiromaExecutor current;
 
   private PluginContext context;
@@ -270,8 +272,8 @@ final class HiromaExecutor implements ExecutorPlugin {
         Thread.currentThread().interrupt();
       }
     }
-    if (pages != null) {
-      // In local mode the JVM goes on without what was cached.
+    // In local mode the JVM may go on without what was cached; others end now.
+    if (pages != null && context.executorID().equals(DRIVER)) {
       pages.returnAll();
     }
   }

@@ -8,11 +8,11 @@ public enum Policy {
   OFF("off"),
   /** All of the JVM, as with {@code -XX:+UseTransparentHugePages}. */
   ENTIRE("entire"),
-  /** Cached data, from the moment it is stored. */
+  /** Cached data, as soon as it is stored and found. */
   PART("part"),
   /** The same, if it makes the tasks of this application faster, which is measured on them. */
   AUTO("auto"),
-  /** Cached data, found by looking for it after it was stored (the paper's earlier method). */
+  /** Cached data, marked for the kernel's khugepaged (the paper's earlier method). */
   PART_OLD("part-old");
 
   private final String word;
