@@ -22,9 +22,31 @@ pub enum LabError {
     /// A run failed; of several, the first in the order of the jobs.
     #[error("{label}, seed {seed}: {error}")]
     Failed { label: String, seed: u64, error: RunError },
+    /// A run was ended before the machine's memory was.
+    #[error(
+        "{label}, seed {seed}: {} after {:.0} % of the run; run fewer at a time (--jobs), or a cluster with fewer nodes, frames or pages",
+        .short.what,
+        .short.share * 100.0
+    )]
+    NoMemory { label: String, seed: u64, short: Short },
     /// The user interrupted the runs.
     #[error("interrupted")]
     Interrupted,
+}
+
+/// How far a run came with the memory that there is.
+#[derive(Clone, Debug)]
+pub struct Short {
+    /// What is lacking.
+    pub what: String,
+    /// Share of the run's simulated time.
+    pub share: f64,
+}
+
+/// Why one run has no outcome.
+enum NoOutcome {
+    Error(RunError),
+    NoMemory(Short),
 }
 
 /// Executes runs.
@@ -36,22 +58,32 @@ pub struct Lab<'a> {
     pub stop: &'a Stop,
     /// Called with the share of one run by which the work has advanced; from any thread.
     pub advance: &'a (dyn Fn(f64) + Sync),
+    /// Says what is lacking if a run cannot have so many bytes more; called from any thread, often.
+    pub lacking: &'a (dyn Fn(u64) -> Option<String> + Sync),
 }
 
 impl Lab<'_> {
     /// One run, on the caller's thread.
-    pub fn run(&self, job: &Job) -> Result<Outcome, RunError> {
-        let mut told = 0.0;
+    fn run(&self, job: &Job) -> Result<Outcome, NoOutcome> {
+        let need = hiroma_sim::need(&job.config);
+        if let Some(what) = (self.lacking)(need.idle_bytes + need.table_bytes) {
+            return Err(NoOutcome::NoMemory(Short { what, share: 0.0 }));
+        }
+        let (mut told, mut short) = (0.0, None);
         let outcome = hiroma_sim::run(&job.config, job.seed, &mut |progress| {
             let now = (progress.now_ns as f64 / progress.end_ns.max(1) as f64).min(1.0);
             if now - told >= 0.001 {
                 (self.advance)(now - told);
                 told = now;
             }
-            !self.stop.is_set()
+            short = (self.lacking)(need.table_bytes).map(|what| Short { what, share: now });
+            short.is_none() && !self.stop.is_set()
         });
         (self.advance)(1.0 - told);
-        outcome
+        match short {
+            Some(short) => Err(NoOutcome::NoMemory(short)),
+            None => outcome.map_err(NoOutcome::Error),
+        }
     }
 
     /// Executes all jobs. Outcomes are in the order of `jobs`. The first failure ends the others.
@@ -84,14 +116,15 @@ impl Lab<'_> {
         };
         let results = run_all(items, self.threads, self.stop, work, |_, _| {});
         for (item, result) in items.iter().zip(&results) {
-            if let Some(Err(error)) = result {
-                if !matches!(error, RunError::Stopped(_)) {
-                    return Err(LabError::Failed {
-                        label: job(item).label.clone(),
-                        seed: job(item).seed,
-                        error: error.clone(),
-                    });
+            let (label, seed) = (job(item).label.clone(), job(item).seed);
+            match result {
+                Some(Err(NoOutcome::NoMemory(short))) => {
+                    return Err(LabError::NoMemory { label, seed, short: short.clone() });
                 }
+                Some(Err(NoOutcome::Error(error))) if !matches!(error, RunError::Stopped(_)) => {
+                    return Err(LabError::Failed { label, seed, error: error.clone() });
+                }
+                _ => {}
             }
         }
         let whole: Option<Vec<T>> =

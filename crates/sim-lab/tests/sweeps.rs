@@ -34,7 +34,7 @@ fn run(plan: &Plan, shard: &str, threads: usize, directory: &Path) -> Done {
         plan,
         shard.parse().unwrap(),
         &store,
-        &Lab { threads, stop: &stop, advance: &|_| () },
+        &Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None },
     )
     .unwrap()
 }
@@ -91,8 +91,12 @@ fn interrupted_sweep_resumes() {
             stop.set();
         }
     };
-    let ended =
-        sweep::run(&plan, Shard::ALL, &store, &Lab { threads: 1, stop: &stop, advance: &advance });
+    let ended = sweep::run(
+        &plan,
+        Shard::ALL,
+        &store,
+        &Lab { threads: 1, stop: &stop, advance: &advance, lacking: &|_| None },
+    );
     assert!(matches!(ended, Err(SweepError::Lab(LabError::Interrupted))), "{ended:?}");
     assert!(*after.get_mut() < 12_000);
     let kept = 12 - sweep::missing(&plan, Shard::ALL, &store).len();

@@ -48,6 +48,25 @@ pub fn run(
     engine::Engine::new(config, seed).run(control)
 }
 
+/// Memory that a run takes at least.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// Before anything runs.
+    pub idle_bytes: u64,
+    /// At once, for the largest table of pages that a thread can get.
+    pub table_bytes: u64,
+}
+
+/// Memory that a run of `config` takes at least.
+pub fn need(config: &Config) -> Need {
+    /// Nodes, links and topology; measured with [`bytes_per_idle_node`].
+    const IDLE_NODE_BYTES: u64 = 250;
+    Need {
+        idle_bytes: config.nodes().saturating_mul(IDLE_NODE_BYTES),
+        table_bytes: engine::table_bytes(config.load.virtual_pages_max),
+    }
+}
+
 /// Memory of the idle machine of a configuration, bytes per node.
 pub fn bytes_per_idle_node(config: &Config) -> Result<u64, RunError> {
     config.validate().map_err(RunError::Config)?;

@@ -1,5 +1,6 @@
 //! `hiroma sim`: simulates which placement policy suits a cluster, before it is bought.
 
+mod memory;
 mod paper;
 mod progress;
 pub mod shared;

@@ -8,6 +8,7 @@ use hiroma_command::machine;
 use hiroma_sim_lab::lab::Lab;
 use hiroma_sim_lab::paper::{Paper, Params};
 
+use super::memory::Memory;
 use super::progress::Progress;
 use super::shared::{self, Jobs, Outputs};
 
@@ -37,8 +38,13 @@ pub fn paper(args: &PaperArgs) -> Result<ExitCode> {
     args.outputs.check()?;
     let mut paper = Paper::plan(Params::new(args.quick, args.seeds.map(|seeds| seeds as usize)));
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(paper.runs() as f64));
-    let lab =
-        Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let memory = Memory::default();
+    let lab = Lab {
+        threads: args.jobs.threads(),
+        stop: &stop,
+        advance: &|part| progress.advance(part),
+        lacking: &|bytes| memory.lacking(bytes),
+    };
     let start = Instant::now();
     paper.run(&lab).map_err(shared::failed)?;
     let mut report = paper.report(machine::look(), start.elapsed().as_secs_f64());

@@ -16,6 +16,7 @@ use hiroma_sim_lab::presets::{PRESETS, preset};
 use hiroma_sim_lab::trace::{Trace, TraceError};
 use hiroma_sim_lab::{keys, presets, replay as traces, single};
 
+use super::memory::Memory;
 use super::progress::Progress;
 use super::shared::{self, Outputs, Runs};
 
@@ -194,8 +195,13 @@ fn simulate(
 ) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(seeds.len() as f64));
-    let lab =
-        Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let memory = Memory::default();
+    let lab = Lab {
+        threads: runs.jobs.threads(),
+        stop: &stop,
+        advance: &|part| progress.advance(part),
+        lacking: &|bytes| memory.lacking(bytes),
+    };
     let config = Arc::new(config);
     let jobs = jobs_of(&[("the cluster".to_owned(), config.clone())], seeds);
     let figures = lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
@@ -213,8 +219,13 @@ fn rank(config: &Config, seeds: &[u64], runs: &Runs, outputs: &Outputs) -> Resul
     let entrants = entrants(config);
     let (stop, progress) =
         (shared::stop_on_signals()?, Progress::new((entrants.len() * seeds.len()) as f64));
-    let lab =
-        Lab { threads: runs.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let memory = Memory::default();
+    let lab = Lab {
+        threads: runs.jobs.threads(),
+        stop: &stop,
+        advance: &|part| progress.advance(part),
+        lacking: &|bytes| memory.lacking(bytes),
+    };
     let comparison = compare::compare(config, entrants, seeds, &lab).map_err(shared::failed)?;
     let section = comparison.section("Policies");
     show(&progress, &section);

@@ -8,6 +8,7 @@ use hiroma_report::Table;
 use hiroma_sim_lab::lab::Lab;
 use hiroma_sim_lab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
 
+use super::memory::Memory;
 use super::progress::Progress;
 use super::shared::{self, Files, Jobs};
 
@@ -63,8 +64,13 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
     let store = Store::open(&args.out, &plan).map_err(refused_or_failed)?;
     let missing = sweep::missing(&plan, args.shard, &store).len();
     let (stop, progress) = (shared::stop_on_signals()?, Progress::new(missing as f64));
-    let lab =
-        Lab { threads: args.jobs.threads(), stop: &stop, advance: &|part| progress.advance(part) };
+    let memory = Memory::default();
+    let lab = Lab {
+        threads: args.jobs.threads(),
+        stop: &stop,
+        advance: &|part| progress.advance(part),
+        lacking: &|bytes| memory.lacking(bytes),
+    };
     let done = sweep::run(&plan, args.shard, &store, &lab).map_err(|error| match error {
         SweepError::Store(error) => refused_or_failed(error),
         SweepError::Lab(error) => shared::failed(error),

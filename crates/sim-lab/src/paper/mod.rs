@@ -161,7 +161,7 @@ mod tests {
             (config.run.warmup_ns, config.run.duration_ns) = (20_000_000, 20_000_000);
         });
         let stop = Stop::new();
-        paper.run(&Lab { threads: 2, stop: &stop, advance: &|_| () }).unwrap();
+        paper.run(&Lab { threads: 2, stop: &stop, advance: &|_| (), lacking: &|_| None }).unwrap();
         let report = paper.report(Machine::default(), 1.0);
         assert!(report.sections.len() >= 9);
         let names: Vec<&str> =

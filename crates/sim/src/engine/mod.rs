@@ -32,10 +32,17 @@ use tables::{Page, State, Tables, Whereabouts};
 
 /// Events between two calls of `control`.
 const EVENTS_PER_LOOK: u64 = 1 << 16;
+/// Pages of new tables between two calls of `control`: 20 MB.
+const PAGES_PER_LOOK: u64 = 1 << 20;
 /// A run is extended by this time if its recording is not finished.
 const REPLAY_MORE_NS: u64 = 1_000_000_000;
 /// Number of audits of the checkers in a run.
 const AUDITS: u64 = 16;
+
+/// Memory of a table of `pages` pages.
+pub fn table_bytes(pages: u32) -> u64 {
+    u64::from(pages) * size_of::<Page>() as u64
+}
 
 /// Event types; the low 32 bits of a payload identify the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,8 +221,9 @@ impl<'a> Engine<'a> {
             if self.is_settling() && !run.check {
                 break;
             }
-            if self.events - looked >= EVENTS_PER_LOOK {
+            if self.events - looked >= EVENTS_PER_LOOK || self.tables.fresh() >= PAGES_PER_LOOK {
                 looked = self.events;
+                self.tables.forget_fresh();
                 let progress = Progress { now_ns: self.now_ns, end_ns, events: self.events };
                 if !control(progress) {
                     return Err(RunError::Stopped(progress));

@@ -109,9 +109,20 @@ pub struct Table {
 pub struct Tables {
     all: Vec<Table>,
     free: Vec<u32>,
+    fresh: u64,
 }
 
 impl Tables {
+    /// Pages of tables that were created since this was last forgotten.
+    pub fn fresh(&self) -> u64 {
+        self.fresh
+    }
+
+    /// Counts fresh pages anew.
+    pub fn forget_fresh(&mut self) {
+        self.fresh = 0;
+    }
+
     /// A table of `pages` fresh pages for `node`.
     pub fn create(&mut self, node: u32, pages: u32) -> u32 {
         let table = self.free.pop().unwrap_or_else(|| {
@@ -123,6 +134,7 @@ impl Tables {
         entry.serial = entry.serial.wrapping_add(1);
         entry.pages.clear();
         entry.pages.resize(pages as usize, Page::FRESH);
+        self.fresh += u64::from(pages);
         table
     }
 
