@@ -10,9 +10,17 @@
 //! billion events before the first block is evicted. A file that sets `node.memory_bytes` gets
 //! every frame.
 
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
 use hiroma_sim::{
     Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind,
 };
+
+use crate::keys::{self, Key};
+
+/// Width of the comments in a preset's file.
+const COLUMNS: usize = 100;
 
 /// A predefined cluster.
 #[derive(Clone, Copy, Debug)]
@@ -118,12 +126,37 @@ impl Preset {
         (self.build)()
     }
 
-    /// The cluster as a file with all its settings.
+    /// The cluster as a file with all its settings, each with what it means.
     pub fn to_toml(&self) -> String {
-        let settings = toml::to_string_pretty(&self.config())
-            .expect("a configuration has no values that TOML lacks");
-        format!("# {}\n{settings}", self.title)
+        let settings =
+            toml::to_string(&self.config()).expect("a configuration has no values that TOML lacks");
+        let keys: BTreeMap<String, Key> =
+            keys::keys().into_iter().map(|key| (key.path.clone(), key)).collect();
+        let mut text = format!("# {}\n", self.title);
+        let mut table = "";
+        for line in settings.lines() {
+            if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                table = name;
+            } else if let Some((name, _)) = line.split_once(" = ") {
+                let key = keys.get(&format!("{table}.{name}"));
+                text.extend(key.map(comment));
+            }
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
     }
+}
+
+/// What a key means, and the words that it may have, as lines of comment.
+fn comment(key: &Key) -> String {
+    let words: Vec<&str> = key.words.iter().map(|(word, _)| word.as_str()).collect();
+    let mut about = key.about.clone();
+    if !words.is_empty() {
+        let _ = write!(about, " One of: {}.", words.join(", "));
+    }
+    let options = textwrap::Options::new(COLUMNS).initial_indent("# ").subsequent_indent("# ");
+    textwrap::fill(&about, options) + "\n"
 }
 
 impl Medium {
