@@ -78,32 +78,36 @@ public final class Advise {
       // events_1_app, events_2_app, ... events_10_app
       Arrays.sort(pieces, Comparator.comparingInt(piece -> Integer.parseInt(piece.getPath().getName().split("_")[1])));
       for (FileStatus piece : pieces) {
-        lines(piece.getPath(), files);
+        read(piece.getPath(), files);
       }
     } else {
-      lines(path, files);
+      read(path, files);
     }
     if (events == 0) {
       throw new IOException("it has no events of Spark");
     }
   }
 
-  private void lines(Path path, FileSystem files) throws IOException {
-    ObjectMapper mapper = new ObjectMapper();
+  private void read(Path path, FileSystem files) throws IOException {
     try (BufferedReader reader =
         new BufferedReader(new InputStreamReader(EventLogFileReader.openEventLog(path, files), StandardCharsets.UTF_8))) {
-      for (String line = reader.readLine(); line != null; line = reader.readLine()) {
-        try {
-          event(mapper.readTree(line));
-        } catch (com.fasterxml.jackson.core.JsonProcessingException cutOff) {
-          // The last line of an application that was killed.
-          continue;
-        }
+      read(reader);
+    }
+  }
+
+  void read(BufferedReader reader) throws IOException {
+    ObjectMapper mapper = new ObjectMapper();
+    for (String line = reader.readLine(); line != null; line = reader.readLine()) {
+      try {
+        event(mapper.readTree(line));
+      } catch (com.fasterxml.jackson.core.JsonProcessingException cutOff) {
+        // The last line of an application that was killed.
+        continue;
       }
     }
   }
 
-  void event(JsonNode event) {
+  private void event(JsonNode event) {
     switch (event.path("Event").asText()) {
       case "SparkListenerApplicationStart" -> {
         events++;
