@@ -20,8 +20,12 @@ DEFAULTS = "spark.executor.defaultJavaOptions"
 TOOL = "spark.executorEnv.JAVA_TOOL_OPTIONS"
 JDK = "spark.executorEnv.JDK_JAVA_OPTIONS"
 OFF_HEAP = {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "300m"}
-DYNAMIC = {"spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-           "spark.dynamicAllocation.minExecutors": "0", "spark.dynamicAllocation.maxExecutors": "2"}
+DYNAMIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": "2",
+}
 
 
 def configurations():
@@ -49,30 +53,51 @@ def configurations():
     yield "off the heap", OFF_HEAP
     yield "off the heap, Parallel", OFF_HEAP | {OPTIONS: "-XX:+UseParallelGC"}
     yield "off the heap, Z", OFF_HEAP | {OPTIONS: "-XX:+UseZGC"}
-    yield "tunables of the C library", OFF_HEAP | {"spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.arena_max=2"}
-    yield "another malloc threshold", OFF_HEAP | {"spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "65536"}
+    yield "tunables of the C library", OFF_HEAP | {
+        "spark.executorEnv.GLIBC_TUNABLES": "glibc.malloc.arena_max=2"
+    }
+    yield "another malloc threshold", OFF_HEAP | {
+        "spark.executorEnv.MALLOC_MMAP_THRESHOLD_": "65536"
+    }
     yield "chunks of the user's", {"spark.storage.unrollMemoryThreshold": "65536"}
     yield "Kryo", {"spark.serializer": "org.apache.spark.serializer.KryoSerializer"}
     yield "compressed blocks", {"spark.rdd.compress": "true"}
     yield "encryption", {"spark.io.encryption.enabled": "true"}
     yield "little storage", {"spark.memory.fraction": "0.2", "spark.memory.storageFraction": "0.1"}
     yield "executors that come and go", DYNAMIC
-    yield "a profile with less memory", DYNAMIC | {"spark.executor.memory": "2g", "spark.executor.cores": "1", ":profile": "1g"}
-    yield "a profile with more memory", DYNAMIC | {"spark.executor.memory": "600m", "spark.executor.cores": "1", ":profile": "1g"}
+    yield "a profile with less memory", DYNAMIC | {
+        "spark.executor.memory": "2g",
+        "spark.executor.cores": "1",
+        ":profile": "1g",
+    }
+    yield "a profile with more memory", DYNAMIC | {
+        "spark.executor.memory": "600m",
+        "spark.executor.cores": "1",
+        ":profile": "1g",
+    }
     yield "speculation", {"spark.speculation": "true"}
     yield "local", {":master": "local[2]"}
-    yield "local, Serial", {":master": "local[2]", "spark.driver.extraJavaOptions": "-XX:+UseSerialGC"}
+    yield "local, Serial", {
+        ":master": "local[2]",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    }
     yield "local, off the heap", OFF_HEAP | {":master": "local[2]"}
-    yield "little memory in a container", {":limit": str(2000 << 20), "spark.executor.memory": "600m"}
+    yield "little memory in a container", {
+        ":limit": str(2000 << 20),
+        "spark.executor.memory": "600m",
+    }
     yield "denied huge pages", {":deny": "1"}
     yield "entire", {":policy": "entire"}
     yield "entire, Parallel in the environment", {":policy": "entire", TOOL: "-XX:+UseParallelGC"}
     yield "part-old", {":policy": "part-old"}
     yield "a policy that does not exist", {":policy": "most"}
-    yield "keys that do not exist", {"spark.hiroma.ahead.mib": "64", "spark.hiroma.sweep.pages": "1"}
+    yield "keys that do not exist", {
+        "spark.hiroma.ahead.mib": "64",
+        "spark.hiroma.sweep.pages": "1",
+    }
 
 
-JOB = r'''
+JOB = r"""
 import sys
 from pyspark import StorageLevel
 from pyspark.resource import ExecutorResourceRequests, ResourceProfileBuilder
@@ -93,12 +118,15 @@ rows.unpersist(True)
 found.append(spark.range(0, 100_000).selectExpr("sum(id)").first()[0])
 print("RESULT", found, flush=True)
 spark.stop()
-'''
+"""
 
 
 def limited(command, limit):
     """Runs in a memory control group of its own (v1 or v2), removed afterwards."""
-    for root, file in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+    for root, file in (
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ("/sys/fs/cgroup", "memory.max"),
+    ):
         if os.path.exists(f"{root}/cgroup.procs"):
             group = f"{root}/hiroma-configuration-{os.getpid()}"
             try:
@@ -106,32 +134,76 @@ def limited(command, limit):
                 if os.path.exists(f"{group}/{file}"):
                     with open(f"{group}/{file}", "w") as out:
                         out.write(limit)
-                    return ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command], group
+                    return [
+                        "sh",
+                        "-c",
+                        f'echo $$ > {group}/cgroup.procs; exec "$@"',
+                        "sh",
+                        *command,
+                    ], group
             except OSError:
                 pass
     return command, None
 
 
 def run(settings, plugin, script):
-    conf = {"spark.ui.enabled": "false", "spark.executor.memory": "1g", "spark.driver.memory": "800m", "spark.sql.shuffle.partitions": "2",
-            "spark.driver.host": "127.0.0.1", "spark.log.level": "ERROR", "spark.deploy.maxExecutorRetries": "5"}
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.executor.memory": "1g",
+        "spark.driver.memory": "800m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.deploy.maxExecutorRetries": "5",
+    }
     conf |= {key: value for key, value in settings.items() if not key.startswith(":")}
     memory = conf["spark.executor.memory"]
     worker = {"1g": 1024, "600m": 1024, "2g": 2048}[memory]
     # Executors of a profile need room beside those of the default one.
-    master = settings.get(":master", f"local-cluster[2,2,{2 * worker}]" if ":profile" in settings else f"local-cluster[2,1,{worker}]")
+    master = settings.get(
+        ":master",
+        (
+            f"local-cluster[2,2,{2 * worker}]"
+            if ":profile" in settings
+            else f"local-cluster[2,1,{worker}]"
+        ),
+    )
     if plugin:
-        conf |= {"spark.plugins": PLUGIN, "spark.hiroma.policy": settings.get(":policy", "part"), "spark.jars": plugin}
+        conf |= {
+            "spark.plugins": PLUGIN,
+            "spark.hiroma.policy": settings.get(":policy", "part"),
+            "spark.jars": plugin,
+        }
         if master.startswith("local["):
             conf["spark.driver.extraClassPath"] = plugin
     words = " ".join(shlex.join(["--conf", f"{key}={value}"]) for key, value in conf.items())
-    env = os.environ | {"PYSPARK_SUBMIT_ARGS": f"--master {master} {words} pyspark-shell", "PYSPARK_PYTHON": sys.executable}
-    command, group = [sys.executable, script, settings.get(":profile", ""), conf.get("spark.memory.offHeap.enabled", "false")], None
+    env = os.environ | {
+        "PYSPARK_SUBMIT_ARGS": f"--master {master} {words} pyspark-shell",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    command, group = [
+        sys.executable,
+        script,
+        settings.get(":profile", ""),
+        conf.get("spark.memory.offHeap.enabled", "false"),
+    ], None
     if ":deny" in settings:
-        command = [sys.executable, "-c", "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])", *command]
+        command = [
+            sys.executable,
+            "-c",
+            "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execvp(sys.argv[1], sys.argv[1:])",
+            *command,
+        ]
     if ":limit" in settings:
         command, group = limited(command, settings[":limit"])
-    done = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    done = subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
         out, err = done.communicate(timeout=180)
     except subprocess.TimeoutExpired:
@@ -155,7 +227,9 @@ def main():
     parser.add_argument("--json")
     args = parser.parse_args()
     plugin = os.path.abspath(args.plugin)
-    script = os.path.join(os.environ.get("TMPDIR", "/tmp"), f"hiroma-configuration-{os.getpid()}.py")
+    script = os.path.join(
+        os.environ.get("TMPDIR", "/tmp"), f"hiroma-configuration-{os.getpid()}.py"
+    )
     with open(script, "w") as file:
         file.write(JOB)
     same = failed = void = 0
@@ -168,18 +242,46 @@ def main():
             with_plugin, err = run(settings, plugin, script)
             works = without.startswith("RESULT")
             right = with_plugin == without
-            verdict = "right" if works and right else "WRONG" if works else "fails without the plugin as well"
+            verdict = (
+                "right"
+                if works and right
+                else "WRONG" if works else "fails without the plugin as well"
+            )
             print(f"{name:45} {verdict}", flush=True)
             if works and not right:
-                print(f"  without: {without[:200]}\n  with:    {with_plugin[:200]}\n{err[-1500:]}", flush=True)
-            same, failed, void = same + (works and right), failed + (works and not right), void + (not works)
-            results.append({"name": name, "value": int(right), "unit": "1", "paper": None, "must": 1, "aim": None, "met": right or not works})
+                print(
+                    f"  without: {without[:200]}\n  with:    {with_plugin[:200]}\n{err[-1500:]}",
+                    flush=True,
+                )
+            same, failed, void = (
+                same + (works and right),
+                failed + (works and not right),
+                void + (not works),
+            )
+            results.append(
+                {
+                    "name": name,
+                    "value": int(right),
+                    "unit": "1",
+                    "paper": None,
+                    "must": 1,
+                    "aim": None,
+                    "met": right or not works,
+                }
+            )
     finally:
         os.unlink(script)
     print(f"{same} passed, {failed} failed, {void} skipped")
     if args.json:
         with open(args.json, "w") as file:
-            json.dump({"machine": {"cpus": os.cpu_count(), "kernel": os.uname().release}, "results": results}, file, indent=1)
+            json.dump(
+                {
+                    "machine": {"cpus": os.cpu_count(), "kernel": os.uname().release},
+                    "results": results,
+                },
+                file,
+                indent=1,
+            )
     return 1 if failed else 0
 
 

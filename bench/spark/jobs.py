@@ -26,35 +26,55 @@ PLUGIN = "io.hiroma.spark.HiromaPlugin"
 def table(spark, rows, partitions=4):
     """Rows of a sale: customer, item, day, amount, and a text."""
     return spark.range(0, rows, 1, partitions).selectExpr(
-        "id", "id * 7919 % 50021 as customer", "hash(id) % 1000 as item", "id % 365 as day",
-        "(id * 31 % 10007) / 100.0 as amount", "concat('item-', id % 977) as name")
+        "id",
+        "id * 7919 % 50021 as customer",
+        "hash(id) % 1000 as item",
+        "id % 365 as day",
+        "(id * 31 % 10007) / 100.0 as amount",
+        "concat('item-', id % 977) as name",
+    )
 
 
 def join(spark):
     sales = table(spark, 2_500_000).cache()
     customers = spark.range(0, 50021).selectExpr("id as customer", "id % 50 as region").cache()
     sales.count(), customers.count()
-    return lambda: [tuple(row) for row in sales.join(customers, "customer").groupBy("region").agg(
-        {"amount": "sum", "id": "max"}).orderBy("region").collect()]
+    return lambda: [
+        tuple(row)
+        for row in sales.join(customers, "customer")
+        .groupBy("region")
+        .agg({"amount": "sum", "id": "max"})
+        .orderBy("region")
+        .collect()
+    ]
 
 
 def scan(spark):
     sales = table(spark, 3_000_000).cache()
     sales.count()
-    return lambda: [tuple(row) for row in sales.selectExpr("sum(amount)", "sum(item)", "max(name)").collect()]
+    return lambda: [
+        tuple(row) for row in sales.selectExpr("sum(amount)", "sum(item)", "max(name)").collect()
+    ]
 
 
 def scan_off_heap(spark):
     from pyspark import StorageLevel
+
     sales = table(spark, 3_000_000).persist(StorageLevel(True, True, True, False, 1))
     sales.count()
-    return lambda: [tuple(row) for row in sales.selectExpr("sum(amount)", "sum(item)", "max(name)").collect()]
+    return lambda: [
+        tuple(row) for row in sales.selectExpr("sum(amount)", "sum(item)", "max(name)").collect()
+    ]
 
 
 def serialised(spark):
     from pyspark import StorageLevel
-    words = spark.sparkContext.parallelize(range(400), 8).flatMap(
-        lambda part: [f"word-{(part * 1000 + n) % 65537:08d}" * 4 for n in range(4000)]).persist(StorageLevel.MEMORY_ONLY)
+
+    words = (
+        spark.sparkContext.parallelize(range(400), 8)
+        .flatMap(lambda part: [f"word-{(part * 1000 + n) % 65537:08d}" * 4 for n in range(4000)])
+        .persist(StorageLevel.MEMORY_ONLY)
+    )
     words.count()
     return lambda: [words.map(len).sum(), words.filter(lambda word: word.endswith("7")).count()]
 
@@ -62,16 +82,29 @@ def serialised(spark):
 def kmeans(spark):
     from pyspark.ml.clustering import KMeans
     from pyspark.ml.feature import VectorAssembler
+
     columns = [f"x{n}" for n in range(16)]
-    rows = spark.range(0, 700_000, 1, 4).selectExpr(*[f"(hash(id, {n}) % 1000) / 10.0 + id % 8 * 10 as {c}" for n, c in enumerate(columns)])
-    points = VectorAssembler(inputCols=columns, outputCol="features").transform(rows).select("features").cache()
+    rows = spark.range(0, 700_000, 1, 4).selectExpr(
+        *[f"(hash(id, {n}) % 1000) / 10.0 + id % 8 * 10 as {c}" for n, c in enumerate(columns)]
+    )
+    points = (
+        VectorAssembler(inputCols=columns, outputCol="features")
+        .transform(rows)
+        .select("features")
+        .cache()
+    )
     points.count()
     return lambda: [round(KMeans(k=8, seed=1, maxIter=3).fit(points).summary.trainingCost, 3)]
 
 
 def python_objects(spark):
-    pairs = spark.sparkContext.parallelize(range(8), 8).flatMap(
-        lambda part: [(n % 1009, {"value": n * part, "name": str(n)}) for n in range(60_000)]).cache()
+    pairs = (
+        spark.sparkContext.parallelize(range(8), 8)
+        .flatMap(
+            lambda part: [(n % 1009, {"value": n * part, "name": str(n)}) for n in range(60_000)]
+        )
+        .cache()
+    )
     pairs.count()
     return lambda: [pairs.map(lambda pair: pair[1]["value"]).sum()]
 
@@ -79,45 +112,87 @@ def python_objects(spark):
 def arrow(spark):
     from pyspark.sql.functions import pandas_udf
     import pandas
+
     sales = table(spark, 1_500_000).cache()
     sales.count()
 
     @pandas_udf("double")
     def squeezed(amount: pandas.Series) -> pandas.Series:
         import numpy
+
         return pandas.Series(numpy.sqrt(amount.to_numpy(dtype=float)) + numpy.ones(len(amount)))
-    return lambda: [round(row[0], 3) for row in sales.select(squeezed("amount").alias("s")).selectExpr("sum(s)").collect()]
+
+    return lambda: [
+        round(row[0], 3)
+        for row in sales.select(squeezed("amount").alias("s")).selectExpr("sum(s)").collect()
+    ]
 
 
 def als(spark):
     from pyspark.ml.recommendation import ALS
-    ratings = spark.range(0, 300_000, 1, 4).selectExpr(
-        "cast(id % 5003 as int) user", "cast(hash(id) % 1000 + 1000 as int) item", "cast(id % 5 as float) rating").cache()
+
+    ratings = (
+        spark.range(0, 300_000, 1, 4)
+        .selectExpr(
+            "cast(id % 5003 as int) user",
+            "cast(hash(id) % 1000 + 1000 as int) item",
+            "cast(id % 5 as float) rating",
+        )
+        .cache()
+    )
     ratings.count()
-    return lambda: [ALS(rank=8, maxIter=2, seed=1, userCol="user", itemCol="item", ratingCol="rating").fit(ratings).itemFactors.count()]
+    return lambda: [
+        ALS(rank=8, maxIter=2, seed=1, userCol="user", itemCol="item", ratingCol="rating")
+        .fit(ratings)
+        .itemFactors.count()
+    ]
 
 
 def pagerank(spark):
-    links = spark.range(0, 1_500_000, 1, 4).selectExpr("id % 60013 as src", "(id * 7919 + id % 13) % 60013 as dst").cache()
+    links = (
+        spark.range(0, 1_500_000, 1, 4)
+        .selectExpr("id % 60013 as src", "(id * 7919 + id % 13) % 60013 as dst")
+        .cache()
+    )
     degrees = links.groupBy("src").count().cache()
     links.count(), degrees.count()
 
     def turn():
         ranks = degrees.selectExpr("src as node", "1.0 as rank")
         shares = links.join(ranks, links.src == ranks.node).join(degrees, "src")
-        return [row[0] for row in shares.selectExpr("dst", "rank / count as share").groupBy("dst").sum("share").selectExpr(
-            "round(sum(`sum(share)`), 3)").collect()]
+        return [
+            row[0]
+            for row in shares.selectExpr("dst", "rank / count as share")
+            .groupBy("dst")
+            .sum("share")
+            .selectExpr("round(sum(`sum(share)`), 3)")
+            .collect()
+        ]
+
     return turn
 
 
 def tpch(spark):
     line = spark.range(0, 2_000_000, 1, 4).selectExpr(
-        "id % 500000 as orderkey", "cast(id % 50 + 1 as double) as quantity", "id % 10007 * 1.5 as price", "id % 11 / 100.0 as discount",
-        "id % 9 / 100.0 as tax", "substr('ANR', id % 3 + 1, 1) as returnflag", "substr('OF', id % 2 + 1, 1) as status",
-        "date_add('1992-01-01', cast(id % 2400 as int)) as shipdate")
+        "id % 500000 as orderkey",
+        "cast(id % 50 + 1 as double) as quantity",
+        "id % 10007 * 1.5 as price",
+        "id % 11 / 100.0 as discount",
+        "id % 9 / 100.0 as tax",
+        "substr('ANR', id % 3 + 1, 1) as returnflag",
+        "substr('OF', id % 2 + 1, 1) as status",
+        "date_add('1992-01-01', cast(id % 2400 as int)) as shipdate",
+    )
     orders = spark.range(0, 500_000, 1, 4).selectExpr(
-        "id as orderkey", "id % 30011 as custkey", "date_add('1992-01-01', cast(id % 2400 as int)) as orderdate", "id % 7 as priority")
-    customer = spark.range(0, 30011, 1, 4).selectExpr("id as custkey", "element_at(array('BUILDING', 'MACHINERY', 'AUTOMOBILE'), cast(id % 3 + 1 as int)) as segment")
+        "id as orderkey",
+        "id % 30011 as custkey",
+        "date_add('1992-01-01', cast(id % 2400 as int)) as orderdate",
+        "id % 7 as priority",
+    )
+    customer = spark.range(0, 30011, 1, 4).selectExpr(
+        "id as custkey",
+        "element_at(array('BUILDING', 'MACHINERY', 'AUTOMOBILE'), cast(id % 3 + 1 as int)) as segment",
+    )
     for name, data in (("lineitem", line), ("orders", orders), ("customer", customer)):
         data.createOrReplaceTempView(name)
         spark.sql(f"cache table {name}")
@@ -125,34 +200,49 @@ def tpch(spark):
 
 def tpch_q1(spark):
     tpch(spark)
-    return lambda: [tuple(map(str, row)) for row in spark.sql(
-        "select returnflag, status, sum(quantity), round(sum(price * (1 - discount) * (1 + tax)), 1), count(*) from lineitem "
-        "where shipdate <= '1998-09-02' group by returnflag, status order by 1, 2").collect()]
+    return lambda: [
+        tuple(map(str, row))
+        for row in spark.sql(
+            "select returnflag, status, sum(quantity), round(sum(price * (1 - discount) * (1 + tax)), 1), count(*) from lineitem "
+            "where shipdate <= '1998-09-02' group by returnflag, status order by 1, 2"
+        ).collect()
+    ]
 
 
 def tpch_q3(spark):
     tpch(spark)
-    return lambda: [tuple(map(str, row)) for row in spark.sql(
-        "select l.orderkey, round(sum(price * (1 - discount)), 1) r, orderdate from customer c, orders o, lineitem l where segment = 'BUILDING' "
-        "and c.custkey = o.custkey and l.orderkey = o.orderkey and orderdate < '1995-03-15' and shipdate > '1995-03-15' "
-        "group by l.orderkey, orderdate order by r desc, orderdate, 1 limit 10").collect()]
+    return lambda: [
+        tuple(map(str, row))
+        for row in spark.sql(
+            "select l.orderkey, round(sum(price * (1 - discount)), 1) r, orderdate from customer c, orders o, lineitem l where segment = 'BUILDING' "
+            "and c.custkey = o.custkey and l.orderkey = o.orderkey and orderdate < '1995-03-15' and shipdate > '1995-03-15' "
+            "group by l.orderkey, orderdate order by r desc, orderdate, 1 limit 10"
+        ).collect()
+    ]
 
 
 def tpch_q18(spark):
     tpch(spark)
-    return lambda: [tuple(map(str, row)) for row in spark.sql(
-        "select o.custkey, o.orderkey, sum(quantity) q from orders o, lineitem l where o.orderkey in (select orderkey from lineitem "
-        "group by orderkey having sum(quantity) > 150) and o.orderkey = l.orderkey group by o.custkey, o.orderkey order by q desc, 2 limit 10").collect()]
+    return lambda: [
+        tuple(map(str, row))
+        for row in spark.sql(
+            "select o.custkey, o.orderkey, sum(quantity) q from orders o, lineitem l where o.orderkey in (select orderkey from lineitem "
+            "group by orderkey having sum(quantity) > 150) and o.orderkey = l.orderkey group by o.custkey, o.orderkey order by q desc, 2 limit 10"
+        ).collect()
+    ]
 
 
 def broadcasts(spark):
     blob = bytes(random.Random(1).randbytes(60 << 20))
     shared = spark.sparkContext.broadcast(blob)
-    return lambda: [spark.sparkContext.parallelize(range(8), 8).map(lambda n: shared.value[n * 1000]).sum()]
+    return lambda: [
+        spark.sparkContext.parallelize(range(8), 8).map(lambda n: shared.value[n * 1000]).sum()
+    ]
 
 
 def caching(spark):
     """Caches, reads and drops again and again: nothing may be left over."""
+
     def turn():
         found = []
         for number in range(4):
@@ -160,6 +250,7 @@ def caching(spark):
             found.append(sales.selectExpr("sum(amount)", "count(*)").first()[0])
             sales.unpersist(True)
         return [round(each, 2) for each in found]
+
     return turn
 
 
@@ -168,25 +259,61 @@ def streaming(spark):
     from pyspark.sql.functions import col
 
     def turn():
-        query = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 20_000).option("numPartitions", 2).load() \
-            .withWatermark("timestamp", "10 seconds").groupBy("timestamp", (col("value") % 1009).alias("k")).count() \
-            .writeStream.format("memory").queryName("counted").outputMode("update").start()
+        query = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 20_000)
+            .option("numPartitions", 2)
+            .load()
+            .withWatermark("timestamp", "10 seconds")
+            .groupBy("timestamp", (col("value") % 1009).alias("k"))
+            .count()
+            .writeStream.format("memory")
+            .queryName("counted")
+            .outputMode("update")
+            .start()
+        )
         while query.lastProgress is None or query.lastProgress["batchId"] < 8:
             time.sleep(0.05)
         query.stop()
         query.awaitTermination()
         rows = spark.sql("select max(count), count(distinct k) from counted").first()
         return [rows[0], rows[1]]
+
     return turn
 
 
 def uncached(spark):
-    return lambda: [tuple(row) for row in table(spark, 2_000_000).groupBy("customer").sum("amount").selectExpr(
-        "round(sum(`sum(amount)`), 1)", "count(*)").collect()]
+    return lambda: [
+        tuple(row)
+        for row in table(spark, 2_000_000)
+        .groupBy("customer")
+        .sum("amount")
+        .selectExpr("round(sum(`sum(amount)`), 1)", "count(*)")
+        .collect()
+    ]
 
 
-JOBS = {job.__name__: job for job in (
-    join, scan, scan_off_heap, serialised, kmeans, python_objects, arrow, als, pagerank, tpch_q1, tpch_q3, tpch_q18, broadcasts, caching, streaming, uncached)}
+JOBS = {
+    job.__name__: job
+    for job in (
+        join,
+        scan,
+        scan_off_heap,
+        serialised,
+        kmeans,
+        python_objects,
+        arrow,
+        als,
+        pagerank,
+        tpch_q1,
+        tpch_q3,
+        tpch_q18,
+        broadcasts,
+        caching,
+        streaming,
+        uncached,
+    )
+}
 
 
 def executors():
@@ -204,7 +331,10 @@ def executors():
         while pid in parents and pid != own:
             pid = parents[pid][0]
         return pid == own
-    jvms = [pid for pid, (_, line) in parents.items() if below(pid) and "java" in line.split("\0")[0]]
+
+    jvms = [
+        pid for pid, (_, line) in parents.items() if below(pid) and "java" in line.split("\0")[0]
+    ]
     backends = [pid for pid in jvms if "CoarseGrainedExecutorBackend" in parents[pid][1]]
     for pid in backends or jvms:
         kib = {}
@@ -218,16 +348,24 @@ def executors():
             try:
                 with open(f"/proc/{pid}/task/{task}/stat") as stat:
                     name, rest = stat.read().rsplit(")", 1)
-                    own_ticks += sum(map(int, rest.split()[11:13])) if name.endswith("(hiroma") else 0
+                    own_ticks += (
+                        sum(map(int, rest.split()[11:13])) if name.endswith("(hiroma") else 0
+                    )
             except OSError:
                 pass
-        found.append({"rss_mib": kib["Rss:"] >> 10, "huge_mib": kib["AnonHugePages:"] >> 10,
-                      "own_cpu": own_ticks / os.sysconf("SC_CLK_TCK")})
+        found.append(
+            {
+                "rss_mib": kib["Rss:"] >> 10,
+                "huge_mib": kib["AnonHugePages:"] >> 10,
+                "own_cpu": own_ticks / os.sysconf("SC_CLK_TCK"),
+            }
+        )
     return found
 
 
 def one(name, master):
     from pyspark.sql import SparkSession
+
     started = time.monotonic()
     spark = SparkSession.builder.appName(name).master(master).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -242,18 +380,40 @@ def one(name, master):
         result = last
     memory = executors()
     cached = sum(info.memSize() for info in spark.sparkContext._jsc.sc().getRDDStorageInfo())
-    print("RESULT " + json.dumps({"median": statistics.median(seconds[WARM:]), "all": time.monotonic() - started,
-                                  "executors": memory, "cached_mib": cached / 2**20, "result": repr(result)}), flush=True)
+    print(
+        "RESULT "
+        + json.dumps(
+            {
+                "median": statistics.median(seconds[WARM:]),
+                "all": time.monotonic() - started,
+                "executors": memory,
+                "cached_mib": cached / 2**20,
+                "result": repr(result),
+            }
+        ),
+        flush=True,
+    )
     spark.stop()
 
 
 def run(job, policy, args):
-    conf = {"spark.ui.enabled": "false", "spark.executor.memory": "3g", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "4",
-            "spark.driver.host": "127.0.0.1", "spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.log.level": "ERROR"}
+    conf = {
+        "spark.ui.enabled": "false",
+        "spark.executor.memory": "3g",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "4",
+        "spark.driver.host": "127.0.0.1",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.log.level": "ERROR",
+    }
     if job == "scan_off_heap":
         conf |= {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "1g"}
     if policy == "entire":
-        key = "spark.driver.extraJavaOptions" if args.master.startswith("local[") else "spark.executor.extraJavaOptions"
+        key = (
+            "spark.driver.extraJavaOptions"
+            if args.master.startswith("local[")
+            else "spark.executor.extraJavaOptions"
+        )
         conf[key] = "-XX:+UseTransparentHugePages"
     elif policy != "off":
         conf |= {"spark.plugins": PLUGIN, "spark.hiroma.policy": policy, "spark.jars": args.plugin}
@@ -262,10 +422,22 @@ def run(job, policy, args):
     for pair in args.conf:
         key, value = pair.split("=", 1)
         conf[key] = value
-    words = " ".join(f"--conf {key}={value}" if " " not in value else f"--conf '{key}={value}'" for key, value in conf.items())
-    env = os.environ | {"PYSPARK_SUBMIT_ARGS": f"{words} pyspark-shell", "PYSPARK_PYTHON": sys.executable}
-    done = subprocess.run([sys.executable, __file__, "--one", job, "--master", args.master], env=env, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=900)
+    words = " ".join(
+        f"--conf {key}={value}" if " " not in value else f"--conf '{key}={value}'"
+        for key, value in conf.items()
+    )
+    env = os.environ | {
+        "PYSPARK_SUBMIT_ARGS": f"{words} pyspark-shell",
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", job, "--master", args.master],
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=900,
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     if done.returncode or not lines:
         raise SystemExit(f"{job}, {policy}: ended with {done.returncode}\n{done.stderr[-4000:]}")
@@ -304,22 +476,69 @@ def main():
             raise SystemExit(f"{job}: results differ: {answers}")
         base = runs[policies[0]]
         for policy in policies:
-            ratio = statistics.median(mine["median"] / other["median"] for mine, other in zip(runs[policy], base))
-            whole = statistics.median(mine["all"] / other["all"] for mine, other in zip(runs[policy], base))
-            rss = statistics.median(mine["rss_mib"] / other["rss_mib"] for mine, other in zip(runs[policy], base))
-            middle = {key: statistics.median(found[key] for found in runs[policy]) for key in ("median", "all", "rss_mib", "huge_mib", "cached_mib", "own_cpu")}
-            print(f"{job:15} {policy:8} {middle['median']:7.3f} s ({ratio:4.2f})  whole {middle['all']:5.1f} s ({whole:4.2f})  "
-                  f"rss {middle['rss_mib']:5.0f} MiB ({rss:4.2f})  huge {middle['huge_mib']:4.0f} of {middle['cached_mib']:4.0f} MiB cached  "
-                  f"own cpu {middle['own_cpu']:.2f} s", flush=True)
-            for name, value, unit in (("iteration", middle["median"], "s"), ("iteration_ratio", ratio, "1"), ("whole_ratio", whole, "1"),
-                                      ("rss", middle["rss_mib"], "MiB"), ("rss_ratio", rss, "1"), ("cached", middle["cached_mib"], "MiB"), ("own_cpu", middle["own_cpu"], "s"), ("huge", middle["huge_mib"], "MiB")):
-                results.append({"name": f"{job}.{policy}.{name}", "value": round(value, 4), "unit": unit, "paper": None,
-                                "must": 1.01 if name == "iteration_ratio" else 1.05 if name == "rss_ratio" else None, "aim": None,
-                                "met": value <= 1.01 if name == "iteration_ratio" else value <= 1.05 if name == "rss_ratio" else None})
+            ratio = statistics.median(
+                mine["median"] / other["median"] for mine, other in zip(runs[policy], base)
+            )
+            whole = statistics.median(
+                mine["all"] / other["all"] for mine, other in zip(runs[policy], base)
+            )
+            rss = statistics.median(
+                mine["rss_mib"] / other["rss_mib"] for mine, other in zip(runs[policy], base)
+            )
+            middle = {
+                key: statistics.median(found[key] for found in runs[policy])
+                for key in ("median", "all", "rss_mib", "huge_mib", "cached_mib", "own_cpu")
+            }
+            print(
+                f"{job:15} {policy:8} {middle['median']:7.3f} s ({ratio:4.2f})  whole {middle['all']:5.1f} s ({whole:4.2f})  "
+                f"rss {middle['rss_mib']:5.0f} MiB ({rss:4.2f})  huge {middle['huge_mib']:4.0f} of {middle['cached_mib']:4.0f} MiB cached  "
+                f"own cpu {middle['own_cpu']:.2f} s",
+                flush=True,
+            )
+            for name, value, unit in (
+                ("iteration", middle["median"], "s"),
+                ("iteration_ratio", ratio, "1"),
+                ("whole_ratio", whole, "1"),
+                ("rss", middle["rss_mib"], "MiB"),
+                ("rss_ratio", rss, "1"),
+                ("cached", middle["cached_mib"], "MiB"),
+                ("own_cpu", middle["own_cpu"], "s"),
+                ("huge", middle["huge_mib"], "MiB"),
+            ):
+                results.append(
+                    {
+                        "name": f"{job}.{policy}.{name}",
+                        "value": round(value, 4),
+                        "unit": unit,
+                        "paper": None,
+                        "must": (
+                            1.01
+                            if name == "iteration_ratio"
+                            else 1.05 if name == "rss_ratio" else None
+                        ),
+                        "aim": None,
+                        "met": (
+                            value <= 1.01
+                            if name == "iteration_ratio"
+                            else value <= 1.05 if name == "rss_ratio" else None
+                        ),
+                    }
+                )
         if args.json:
             with open(args.json, "w") as file:
-                json.dump({"machine": {"cpus": os.cpu_count(), "kernel": os.uname().release, "master": args.master, "pairs": args.pairs},
-                           "results": results}, file, indent=1)
+                json.dump(
+                    {
+                        "machine": {
+                            "cpus": os.cpu_count(),
+                            "kernel": os.uname().release,
+                            "master": args.master,
+                            "pairs": args.pairs,
+                        },
+                        "results": results,
+                    },
+                    file,
+                    indent=1,
+                )
     return None
 
 

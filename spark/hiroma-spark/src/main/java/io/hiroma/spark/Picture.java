@@ -76,7 +76,9 @@ final class Picture {
         .append(mib(usage.cachedBytes())).append(" MiB, of that on huge pages ").append(mib(usage.cachedHugeBytes()))
         .append(" MiB; something else on huge pages ").append(mib(usage.otherHugeBytes())).append(" MiB; in memory ")
         .append(mib(usage.residentBytes())).append(" MiB; advice refused ").append(usage.adviceFailures()).append(" times; made huge in ")
-        .append(usage.collapseMicros() / 1000).append(" ms; given back ").append(mib(usage.returnedBytes())).append(" MiB; native calls: ").append(escaped(usage.nativeCalls())).append("; heard of ").append(Math.max(0, nowMillis - last.millis()) / 1000).append(" s ago</p>\n");
+        .append(usage.collapseMicros() / 1000).append(" ms; given back ").append(mib(usage.returnedBytes()))
+        .append(" MiB; native calls: ").append(escaped(usage.nativeCalls())).append("; heard of ")
+        .append(Math.max(0, nowMillis - last.millis()) / 1000).append(" s ago</p>\n");
     if (!usage.problem().isEmpty()) {
       page.append("<p><strong>Not as asked for: ").append(escaped(usage.problem())).append("</strong></p>\n");
     }
