@@ -11,14 +11,18 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 
 PLUGIN = "io.hiroma.spark.HiromaPlugin"
 OPTIONS = "spark.executor.extraJavaOptions"
 DEFAULTS = "spark.executor.defaultJavaOptions"
 TOOL = "spark.executorEnv.JAVA_TOOL_OPTIONS"
 JDK = "spark.executorEnv.JDK_JAVA_OPTIONS"
+# Spark makes it.
+NOT_THERE = os.path.join(tempfile.gettempdir(), f"hiroma-not-there-{os.getpid()}")
 OFF_HEAP = {"spark.memory.offHeap.enabled": "true", "spark.memory.offHeap.size": "300m"}
 DYNAMIC = {
     "spark.dynamicAllocation.enabled": "true",
@@ -49,7 +53,7 @@ def configurations():
     yield "no explicit collections", {OPTIONS: "-XX:+DisableExplicitGC"}
     yield "interpreter", {OPTIONS: "-Xint"}
     yield "a class archive less", {OPTIONS: "-Xshare:off"}
-    yield "temporary directory that is not there", {OPTIONS: "-Djava.io.tmpdir=/nonexistent"}
+    yield "temporary directory that is not there", {OPTIONS: f"-Djava.io.tmpdir={NOT_THERE}"}
     yield "off the heap", OFF_HEAP
     yield "off the heap, Parallel", OFF_HEAP | {OPTIONS: "-XX:+UseParallelGC"}
     yield "off the heap, Z", OFF_HEAP | {OPTIONS: "-XX:+UseZGC"}
@@ -271,6 +275,7 @@ def main():
             )
     finally:
         os.unlink(script)
+        shutil.rmtree(NOT_THERE, ignore_errors=True)
     print(f"{same} passed, {failed} failed, {void} skipped")
     if args.json:
         with open(args.json, "w") as file:
