@@ -172,7 +172,7 @@ def pagerank(spark):
     return turn
 
 
-def tpch(spark):
+def tpch(spark, query):
     line = spark.range(0, 2_000_000, 1, 4).selectExpr(
         "id % 500000 as orderkey",
         "cast(id % 50 + 1 as double) as quantity",
@@ -196,40 +196,32 @@ def tpch(spark):
     for name, data in (("lineitem", line), ("orders", orders), ("customer", customer)):
         data.createOrReplaceTempView(name)
         spark.sql(f"cache table {name}")
+    return lambda: [tuple(map(str, row)) for row in spark.sql(query).collect()]
 
 
 def tpch_q1(spark):
-    tpch(spark)
-    return lambda: [
-        tuple(map(str, row))
-        for row in spark.sql(
-            "select returnflag, status, sum(quantity), round(sum(price * (1 - discount) * (1 + tax)), 1), count(*) from lineitem "
-            "where shipdate <= '1998-09-02' group by returnflag, status order by 1, 2"
-        ).collect()
-    ]
+    return tpch(
+        spark,
+        "select returnflag, status, sum(quantity), round(sum(price * (1 - discount) * (1 + tax)), 1), count(*) from lineitem "
+        "where shipdate <= '1998-09-02' group by returnflag, status order by 1, 2",
+    )
 
 
 def tpch_q3(spark):
-    tpch(spark)
-    return lambda: [
-        tuple(map(str, row))
-        for row in spark.sql(
-            "select l.orderkey, round(sum(price * (1 - discount)), 1) r, orderdate from customer c, orders o, lineitem l where segment = 'BUILDING' "
-            "and c.custkey = o.custkey and l.orderkey = o.orderkey and orderdate < '1995-03-15' and shipdate > '1995-03-15' "
-            "group by l.orderkey, orderdate order by r desc, orderdate, 1 limit 10"
-        ).collect()
-    ]
+    return tpch(
+        spark,
+        "select l.orderkey, round(sum(price * (1 - discount)), 1) r, orderdate from customer c, orders o, lineitem l where segment = 'BUILDING' "
+        "and c.custkey = o.custkey and l.orderkey = o.orderkey and orderdate < '1995-03-15' and shipdate > '1995-03-15' "
+        "group by l.orderkey, orderdate order by r desc, orderdate, 1 limit 10",
+    )
 
 
 def tpch_q18(spark):
-    tpch(spark)
-    return lambda: [
-        tuple(map(str, row))
-        for row in spark.sql(
-            "select o.custkey, o.orderkey, sum(quantity) q from orders o, lineitem l where o.orderkey in (select orderkey from lineitem "
-            "group by orderkey having sum(quantity) > 150) and o.orderkey = l.orderkey group by o.custkey, o.orderkey order by q desc, 2 limit 10"
-        ).collect()
-    ]
+    return tpch(
+        spark,
+        "select o.custkey, o.orderkey, sum(quantity) q from orders o, lineitem l where o.orderkey in (select orderkey from lineitem "
+        "group by orderkey having sum(quantity) > 150) and o.orderkey = l.orderkey group by o.custkey, o.orderkey order by q desc, 2 limit 10",
+    )
 
 
 def broadcasts(spark):

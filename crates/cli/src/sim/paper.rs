@@ -5,11 +5,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 use hiroma_command::machine;
-use hiroma_sim_lab::lab::Lab;
 use hiroma_sim_lab::paper::{Paper, Params};
 
-use super::memory::Memory;
-use super::progress::Progress;
 use super::shared::{self, Jobs, Outputs};
 
 /// Run every experiment of the paper on global page placement, and print its tables beside the
@@ -37,20 +34,15 @@ pub struct PaperArgs {
 pub fn paper(args: &PaperArgs) -> Result<ExitCode> {
     args.outputs.check()?;
     let mut paper = Paper::plan(Params::new(args.quick, args.seeds.map(|seeds| seeds as usize)));
-    let (stop, progress) = (shared::stop_on_signals()?, Progress::new(paper.runs() as f64));
-    let memory = Memory::default();
-    let lab = Lab {
-        threads: args.jobs.threads(),
-        stop: &stop,
-        advance: &|part| progress.advance(part),
-        lacking: &|bytes| memory.lacking(bytes),
-    };
-    let start = Instant::now();
-    paper.run(&lab).map_err(shared::failed)?;
-    let mut report = paper.report(machine::look(), start.elapsed().as_secs_f64());
-    report.command = std::env::args().collect::<Vec<_>>().join(" ");
-    report.made_at = machine::now();
-    progress.print(report.to_text().trim_end());
-    args.outputs.write(|| report.to_json(), || report.clone())?;
-    Ok(ExitCode::SUCCESS)
+    let runs = paper.runs();
+    shared::in_lab(args.jobs.threads(), runs, |lab, progress| {
+        let start = Instant::now();
+        paper.run(lab).map_err(shared::failed)?;
+        let mut report = paper.report(machine::look(), start.elapsed().as_secs_f64());
+        report.command = std::env::args().collect::<Vec<_>>().join(" ");
+        report.made_at = machine::now();
+        progress.print(report.to_text().trim_end());
+        args.outputs.write(|| report.to_json(), || report.clone())?;
+        Ok(ExitCode::SUCCESS)
+    })
 }

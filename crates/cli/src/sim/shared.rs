@@ -3,9 +3,11 @@
 use anyhow::{Context, Result};
 use hiroma_sim::RunError;
 use hiroma_sim_lab::jobs::Stop;
-use hiroma_sim_lab::lab::LabError;
+use hiroma_sim_lab::lab::{Lab, LabError};
 use hiroma_sim_lab::single::seeds_from;
 
+use super::memory::Memory;
+use super::progress::Progress;
 pub use hiroma_command::files::{Files, Outputs, check, write};
 pub use hiroma_command::report;
 use hiroma_command::{Failure, INTERRUPTED, refuse};
@@ -59,6 +61,24 @@ pub fn stop_on_signals() -> Result<Stop> {
         signal_hook::flag::register(signal, stop.flag()).context("listening to signals")?;
     }
     Ok(stop)
+}
+
+/// What `work` does in a lab that shows the progress of `runs` runs, ends on signals, and before it
+/// takes the machine's last memory.
+pub fn in_lab<T>(
+    threads: usize,
+    runs: usize,
+    work: impl FnOnce(&Lab<'_>, &Progress) -> Result<T>,
+) -> Result<T> {
+    let (stop, progress) = (stop_on_signals()?, Progress::new(runs as f64));
+    let memory = Memory::default();
+    let lab = Lab {
+        threads,
+        stop: &stop,
+        advance: &|part| progress.advance(part),
+        lacking: &|bytes| memory.lacking(bytes),
+    };
+    work(&lab, &progress)
 }
 
 /// Converts the failure of a run to one with the exit code of its kind.

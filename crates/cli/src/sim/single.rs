@@ -11,12 +11,11 @@ use hiroma_sim::Config;
 use hiroma_sim_lab::cluster::read_cluster;
 use hiroma_sim_lab::compare::{self, entrants};
 use hiroma_sim_lab::figures::Figures;
-use hiroma_sim_lab::lab::{Lab, jobs_of};
+use hiroma_sim_lab::lab::jobs_of;
 use hiroma_sim_lab::presets::{PRESETS, preset};
 use hiroma_sim_lab::trace::{Trace, TraceError};
 use hiroma_sim_lab::{keys, presets, replay as traces, single};
 
-use super::memory::Memory;
 use super::progress::Progress;
 use super::shared::{self, Outputs, Runs};
 
@@ -194,46 +193,34 @@ fn simulate(
     title: &str,
 ) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
-    let (stop, progress) = (shared::stop_on_signals()?, Progress::new(seeds.len() as f64));
-    let memory = Memory::default();
-    let lab = Lab {
-        threads: runs.jobs.threads(),
-        stop: &stop,
-        advance: &|part| progress.advance(part),
-        lacking: &|bytes| memory.lacking(bytes),
-    };
     let config = Arc::new(config);
     let jobs = jobs_of(&[("the cluster".to_owned(), config.clone())], seeds);
-    let figures = lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
-    let section = single::section(title, &config, seeds, &figures);
-    show(&progress, &section);
-    outputs.write(
-        || single::to_json(&config, seeds, &figures),
-        || shared::report(title, vec![section]),
-    )?;
-    Ok(ExitCode::SUCCESS)
+    shared::in_lab(runs.jobs.threads(), jobs.len(), |lab, progress| {
+        let figures =
+            lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
+        let section = single::section(title, &config, seeds, &figures);
+        show(progress, &section);
+        outputs.write(
+            || single::to_json(&config, seeds, &figures),
+            || shared::report(title, vec![section]),
+        )?;
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 fn rank(config: &Config, seeds: &[u64], runs: &Runs, outputs: &Outputs) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let entrants = entrants(config);
-    let (stop, progress) =
-        (shared::stop_on_signals()?, Progress::new((entrants.len() * seeds.len()) as f64));
-    let memory = Memory::default();
-    let lab = Lab {
-        threads: runs.jobs.threads(),
-        stop: &stop,
-        advance: &|part| progress.advance(part),
-        lacking: &|bytes| memory.lacking(bytes),
-    };
-    let comparison = compare::compare(config, entrants, seeds, &lab).map_err(shared::failed)?;
-    let section = comparison.section("Policies");
-    show(&progress, &section);
-    outputs.write(
-        || comparison.to_json(),
-        || shared::report("Policies on one cluster", vec![section]),
-    )?;
-    Ok(ExitCode::SUCCESS)
+    shared::in_lab(runs.jobs.threads(), entrants.len() * seeds.len(), |lab, progress| {
+        let comparison = compare::compare(config, entrants, seeds, lab).map_err(shared::failed)?;
+        let section = comparison.section("Policies");
+        show(progress, &section);
+        outputs.write(
+            || comparison.to_json(),
+            || shared::report("Policies on one cluster", vec![section]),
+        )?;
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// Prints a section without its title and without its first line, which names the seeds: both have

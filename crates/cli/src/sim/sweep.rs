@@ -5,11 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use hiroma_report::Table;
-use hiroma_sim_lab::lab::Lab;
 use hiroma_sim_lab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
 
-use super::memory::Memory;
-use super::progress::Progress;
 use super::shared::{self, Files, Jobs};
 
 /// Simulate a grid of settings, with several seeds each.
@@ -63,30 +60,24 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
     let plan = Plan::read(&args.sweep).map_err(shared::refused)?;
     let store = Store::open(&args.out, &plan).map_err(refused_or_failed)?;
     let missing = sweep::missing(&plan, args.shard, &store).len();
-    let (stop, progress) = (shared::stop_on_signals()?, Progress::new(missing as f64));
-    let memory = Memory::default();
-    let lab = Lab {
-        threads: args.jobs.threads(),
-        stop: &stop,
-        advance: &|part| progress.advance(part),
-        lacking: &|bytes| memory.lacking(bytes),
-    };
-    let done = sweep::run(&plan, args.shard, &store, &lab).map_err(|error| match error {
-        SweepError::Store(error) => refused_or_failed(error),
-        SweepError::Lab(error) => shared::failed(error),
-        other => other.into(),
-    })?;
-    progress.print(&format!(
-        "{} runs done, {} were there already; results in {}",
-        done.run,
-        done.kept,
-        args.out.display()
-    ));
-    if args.shard.is_all() {
-        let merged = Merged::of(&store).map_err(refused_or_failed)?;
-        progress.print(&format!("\n{}", merged.table().to_text().trim_end()));
-    }
-    Ok(ExitCode::SUCCESS)
+    shared::in_lab(args.jobs.threads(), missing, |lab, progress| {
+        let done = sweep::run(&plan, args.shard, &store, lab).map_err(|error| match error {
+            SweepError::Store(error) => refused_or_failed(error),
+            SweepError::Lab(error) => shared::failed(error),
+            other => other.into(),
+        })?;
+        progress.print(&format!(
+            "{} runs done, {} were there already; results in {}",
+            done.run,
+            done.kept,
+            args.out.display()
+        ));
+        if args.shard.is_all() {
+            let merged = Merged::of(&store).map_err(refused_or_failed)?;
+            progress.print(&format!("\n{}", merged.table().to_text().trim_end()));
+        }
+        Ok(ExitCode::SUCCESS)
+    })
 }
 
 /// `hiroma sim merge`.

@@ -32,10 +32,10 @@ public final class G1Heap implements JavaHeap {
   private final int humongousMask;
 
   private G1Heap(OwnMemory memory, VmStructs tables) {
-    long heap = memory.readLong(tables.staticField("_collectedHeap", "Universe"));
-    long reserved = heap + tables.field("_reserved", "CollectedHeap");
-    base = memory.readLong(reserved + tables.field("_start", "MemRegion"));
-    length = memory.readLong(reserved + tables.field("_word_size", "MemRegion")) * Long.BYTES;
+    long[] reserved = tables.heap(memory);
+    long heap = reserved[0];
+    base = reserved[1];
+    length = reserved[2];
     long list = heap + tables.field("_hrm", "G1CollectedHeap") + tables.field("_regions", MANAGER);
     table = memory.readLong(list + tables.field("_base", "G1HeapRegionTable"));
     long count = memory.readLong(list + tables.field("_length", "G1HeapRegionTable"));

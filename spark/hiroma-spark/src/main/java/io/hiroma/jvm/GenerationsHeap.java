@@ -24,10 +24,10 @@ public final class GenerationsHeap implements JavaHeap {
   private final long end;
 
   private GenerationsHeap(OwnMemory memory, VmStructs tables, boolean parallel) {
-    long heap = memory.readLong(tables.staticField("_collectedHeap", "Universe"));
-    long reserved = heap + tables.field("_reserved", "CollectedHeap");
-    base = memory.readLong(reserved + tables.field("_start", "MemRegion"));
-    length = memory.readLong(reserved + tables.field("_word_size", "MemRegion")) * Long.BYTES;
+    long[] reserved = tables.heap(memory);
+    long heap = reserved[0];
+    base = reserved[1];
+    length = reserved[2];
     if (parallel) {
       long old = memory.readLong(tables.staticField("_old_gen", PARALLEL));
       long space = memory.readLong(old + tables.field("_object_space", "PSOldGen"));

@@ -116,4 +116,12 @@ final class VmStructs {
   int constant(String name, String... types) {
     return first(constants, name, types);
   }
+
+  /** Address of the heap's object, and first address and bytes of what is reserved for the heap; with every collector. */
+  long[] heap(OwnMemory memory) {
+    long heap = memory.readLong(staticField("_collectedHeap", "Universe"));
+    long reserved = heap + field("_reserved", "CollectedHeap");
+    return new long[] {heap, memory.readLong(reserved + field("_start", "MemRegion")),
+        memory.readLong(reserved + field("_word_size", "MemRegion")) * Long.BYTES};
+  }
 }

@@ -94,7 +94,9 @@ final class CachedData {
         add(deserialized, seen);
       }
     }
-    return new Look(seen, entries.stream().mapToLong(MemoryEntry::size).sum(), open.isEmpty());
+    // The next look, of another thread perhaps, goes on with what is not complete.
+    CachedPages pages = open.isEmpty() ? seen : seen.copy();
+    return new Look(pages, entries.stream().mapToLong(MemoryEntry::size).sum(), open.isEmpty());
   }
 
   /**

@@ -12,6 +12,14 @@ final class CachedPages {
   private final TreeMap<Long, Long> bytes = new TreeMap<>();
   private final TreeMap<Long, Long> sampled = new TreeMap<>();
 
+  /** What has been added so far; what is added later is not in it. */
+  CachedPages copy() {
+    CachedPages copy = new CachedPages();
+    copy.bytes.putAll(bytes);
+    copy.sampled.putAll(sampled);
+    return copy;
+  }
+
   /** Adds data that lies from {@code start} to {@code end}. */
   void add(long start, long end) {
     for (long page = pageOf(start); page < end; page += HUGE_PAGE) {
@@ -44,7 +52,7 @@ final class CachedPages {
 
   /** First addresses of those ranges of which half or more is cached and something is not on huge pages. */
   List<Long> worthwhile(Runs huge) {
-    return bytes.keySet().stream().filter(page -> at(page) >= HUGE_PAGE / 2)
+    return bytes.keySet().stream().filter(page -> at(page) >= Placement.LEAST_BYTES)
         .filter(page -> huge.within(page, page + HUGE_PAGE) < HUGE_PAGE).toList();
   }
 

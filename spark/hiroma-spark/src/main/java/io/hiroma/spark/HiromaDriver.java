@@ -51,8 +51,9 @@ final class HiromaDriver implements DriverPlugin {
   public Map<String, String> init(SparkContext context, PluginContext plugin) {
     HISTORIES.clear();
     trial = null;
+    Settings settings = Settings.of(entries(plugin.conf()));
     try {
-      configure(plugin.conf());
+      configure(plugin.conf(), settings);
     } catch (RuntimeException | LinkageError error) {
       LOG.warn("hiroma: the configuration of the executors is left as it is: {}", error.toString());
     }
@@ -60,8 +61,8 @@ final class HiromaDriver implements DriverPlugin {
     Gauge<Integer> executors = HISTORIES::size;
     // Spark takes in a registry that holds something, and then also what it gets later.
     registry.register("executors", executors);
-    if (Settings.of(entries(plugin.conf())).policy() == Policy.AUTO) {
-      begin(context, Settings.of(entries(plugin.conf())).turnMillis());
+    if (settings.policy() == Policy.AUTO) {
+      begin(context, settings.turnMillis());
     }
     try {
       if (context.ui().isDefined()) {
@@ -91,13 +92,11 @@ final class HiromaDriver implements DriverPlugin {
     return now.name();
   }
 
-  private static void configure(SparkConf conf) {
-    Map<String, String> entries = entries(conf);
-    Settings settings = Settings.of(entries);
+  private static void configure(SparkConf conf, Settings settings) {
     settings.complaints().forEach(complaint -> LOG.warn("hiroma: {}", complaint));
     String master = conf.get("spark.master", "");
     boolean local = master.startsWith("local") && !master.startsWith("local-cluster");
-    Completion completion = Completion.of(settings.policy(), entries, local);
+    Completion completion = Completion.of(settings.policy(), entries(conf), local);
     completion.missing().forEach(sentence -> LOG.warn("hiroma: {}", sentence));
     completion.additions().forEach((key, value) -> {
       if (settings.configure()) {

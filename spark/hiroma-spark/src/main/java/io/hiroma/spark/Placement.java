@@ -15,7 +15,7 @@ import java.util.function.LongPredicate;
 final class Placement {
   private static final long PAGE = CachedPages.HUGE_PAGE;
   /** A page of which less is cached stays small. */
-  private static final long LEAST_BYTES = PAGE / 2;
+  static final long LEAST_BYTES = PAGE / 2;
   /** Of a page that was made huge less is cached only when its data is gone: between the two figures nothing changes. */
   private static final long GONE_BYTES = PAGE / 4;
   /** What else may be on the pages that were made huge: one part in so many of what is cached. */
