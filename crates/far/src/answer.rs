@@ -97,7 +97,9 @@ impl Core {
         if !known {
             self.consult(block, page, requests);
             self.count(if far { Counter::FaultsFetched } else { Counter::FaultsFresh }, 1);
-            if far && mode == Mode::Small && self.fixed.is_none() && self.rents_no_longer(extent) {
+            let may_buy =
+                far && mode == Mode::Small && self.fixed.is_none() && !self.is_packed(block);
+            if may_buy && self.rents_no_longer(extent) {
                 self.buy_rest(block, requests);
             }
         }
@@ -116,6 +118,12 @@ impl Core {
         let room = self.reserve().max(0) as usize / 2;
         let budget = (room / block.bytes()).min(64);
         self.prefetcher.on_fault(page, block.pages() as u16, budget, requests);
+    }
+
+    /// Whether the first sector of a block is in compressed memory.
+    fn is_packed(&self, block: BlockId) -> bool {
+        let (first, _) = self.sector_range(block);
+        matches!(self.extent(block).copy(first), Copy::Stored { loc, .. } if self.store.is_packed(loc))
     }
 
     /// A fault on an extent in small mode. Whether the rest of it is to be fetched.
@@ -149,11 +157,15 @@ impl Core {
         let region = self.region_of(self.arena.base() + extent * EXTENT);
         let beside = [extent.saturating_sub(1), (extent + 1).min(self.extents.len() - 1)];
         let is_beside = beside.iter().any(|&beside| !self.extents[beside].is_away());
+        let is_short = self.local() + 4 * EXTENT + self.reserve_target() > self.room();
+        let is_packed = self.is_packed(BlockId::new(page, 0));
         let history = &mut self.extents[extent].history;
         let region = self.regions.entry(region).or_default();
         let wanted = match (self.fixed, fresh) {
             (Some(_), _) => Mode::Huge,
+            (None, true) if is_short => Mode::Small,
             (None, true) => self.granularity.on_fresh_fault(history, region, stream).into(),
+            (None, false) if is_packed => self.granularity.on_near_fault(history, stream).into(),
             (None, false) => {
                 self.granularity.on_far_fault(history, region, stream, is_beside).into()
             }
@@ -227,9 +239,7 @@ impl Core {
                 let extent = self.extent_mut(block);
                 extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
                 self.map_in(block, origin);
-                if self.sharing.drops_copies() {
-                    self.give_up_copies(block);
-                }
+                self.give_up_copies(block);
                 Answer::Done
             }
             // Canary "copy while written": the frame itself is mapped while the evictor reads it.
@@ -323,7 +333,8 @@ impl Core {
     /// for as many of the next ones, because fresh memory is mostly touched in order. Returns false
     /// if not even the block itself was mapped.
     fn map_zeros_run(&mut self, block: BlockId, origin: Origin) -> bool {
-        let count = self.fresh_run(block);
+        let room = self.reserve().max(0) as usize / 2;
+        let count = self.fresh_run(block).min(room / block.bytes());
         if count < 2 || !self.keeping_mode(block, |core| core.make_room(count * block.bytes())) {
             return false;
         }
@@ -347,10 +358,17 @@ impl Core {
     fn fresh_run(&self, block: BlockId) -> usize {
         let (first, _) = self.sector_range(block);
         let extent = self.extent(block);
-        if self.fixed.is_some() || self.live.path != Path::Full || extent.in_frames > 0 {
+        if self.fixed.is_some() || self.live.path != Path::Full {
             return 1;
         }
-        let before = (0..first).rev().take(FRESH_RUN_MAX).take_while(|&at| extent.is_resident(at));
+        let is_framed = |at: usize| {
+            let page = block.page() + (at as u64) - first as u64;
+            extent.in_frames > 0 && self.blocks.contains_key(&BlockId::new(page, block.order()))
+        };
+        // Those before it that were touched may have left already.
+        let was_touched =
+            |&at: &usize| extent.is_resident(at) || extent.copy(at) != Copy::None || is_framed(at);
+        let before = (0..first).rev().take(FRESH_RUN_MAX).take_while(was_touched);
         // Plenty of room: nothing is lost if a few of them are not touched.
         let at_least = if self.local() < self.room() / 2 { FRESH_RUN_LEAST } else { 1 };
         let wanted = before.count().max(at_least);
@@ -358,6 +376,7 @@ impl Core {
         let is_fresh = |&at: &usize| {
             !extent.is_resident(at)
                 && extent.copy(at) == Copy::None
+                && !is_framed(at)
                 && self.addresses.is_plain(start, start + (at + 1 - first) * block.bytes())
         };
         (first..self.sectors()).take(wanted).take_while(is_fresh).count()

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hiroma_policy::duplication::Duplication;
+use hiroma_policy::run_ahead::RunAhead;
 use hiroma_policy::sharing::{Sharing, Waits};
 use hiroma_policy::{
     Fifo, Granularity, Lru, Origin, Prefetcher, RegionHistory, Replacement, Staging,
@@ -124,9 +125,11 @@ pub struct Core {
     pub victims: Vec<BlockId>,
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
+    pub runs: RunAhead,
     pub staging: Staging,
     pub sharing: Sharing,
     pub duplication: Duplication,
+    pub copies: crate::copies::Copies,
     pub lost: crate::lost::Lost,
     /// Time that faults waited for compressed memory (`near`), and for the store behind it.
     pub near: Waits,
@@ -256,9 +259,11 @@ impl Core {
             staging: Staging::new(),
             sharing: Sharing::new(),
             duplication: Duplication::default(),
+            copies: crate::copies::Copies::default(),
             lost: crate::lost::Lost::new(config),
             near: Waits::default(),
             behind: Waits::default(),
+            runs: RunAhead::new(sectors as u64),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
             fetch_queue: VecDeque::with_capacity(256),
             reclaim_queue: Vec::new(),

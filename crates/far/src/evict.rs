@@ -9,11 +9,9 @@ use hiroma_sys::vm;
 use hiroma_sys::wait;
 use hiroma_units::{BlockId, EXTENT, Loc};
 
-use crate::canary;
 use crate::config::LOCAL_MIN;
-use crate::content;
 use crate::control::Counter;
-use crate::core::{Core, Phase};
+use crate::core::Core;
 use crate::discard::By;
 use crate::extent::{Copy, flag};
 use crate::fetch::lost;
@@ -21,7 +19,7 @@ use crate::live::Live;
 use crate::removal::OwnRemoval;
 use crate::starved::Progress;
 use crate::store::{Channel, Completion, StoreError, Tier, Token};
-use crate::trace::Moved;
+use crate::writeback::Job;
 
 /// The evictor thread.
 pub struct Evicting {
@@ -43,23 +41,6 @@ pub struct Evicting {
     fruitless: u32,
     /// A victim was put off in the last round.
     put_off: bool,
-}
-
-/// One block that is being written back. The buffers are reused for later blocks.
-#[derive(Default)]
-struct Job {
-    block: Option<BlockId>,
-    stamp: u32,
-    addr: usize,
-    /// The recorded far copies; after `compare`, the new ones.
-    copies: Vec<Copy>,
-    /// Which of these are new.
-    changed: Vec<bool>,
-    /// The tier to write to, even if the content is unchanged.
-    tier: Option<Tier>,
-    pending: usize,
-    written: usize,
-    pattern: usize,
 }
 
 /// Blocks chosen for each hold of the lock, so that it is never held for long.
@@ -209,6 +190,7 @@ impl Evicting {
         }
         moved |= core.drain_some();
         moved |= core.demote_some();
+        moved |= core.give_up_some();
         if !moved {
             moved = core.zero_frame_ahead();
         }
@@ -217,11 +199,7 @@ impl Evicting {
 
     /// Chooses a staged block to compare and write, if it still waits for that.
     fn choose_one(&mut self, core: &mut Core, block: BlockId, stamp: u32) -> bool {
-        let Some(entry) = core.awaiting_write(block, stamp) else { return false };
-        entry.phase = Phase::Writing;
-        let (frame, drains) = (entry.frame, entry.drains);
-        core.staged_bytes -= block.bytes();
-        core.in_flight += 1;
+        let Some((frame, drains)) = core.take_for_writing(block, stamp) else { return false };
         let index = self.idle.pop().unwrap_or_else(|| {
             self.jobs.push(Job::default());
             self.jobs.len() - 1
@@ -363,120 +341,5 @@ impl Evicting {
         drop(guard);
         self.live.wake_fault_thread();
         true
-    }
-}
-
-impl Job {
-    fn prepare(&mut self, core: &Core, block: BlockId, stamp: u32, addr: usize) {
-        let (first, count) = core.sector_range(block);
-        let extent = core.extent(block);
-        (self.block, self.stamp, self.addr) = (Some(block), stamp, addr);
-        (self.pending, self.written, self.pattern, self.tier) = (0, 0, 0, None);
-        self.copies.clear();
-        self.copies.extend((first..first + count).map(|sector| extent.copy(sector)));
-        self.changed.clear();
-        self.changed.resize(count, false);
-    }
-
-    /// Determines which sectors differ from the far copies. The content cannot change meanwhile,
-    /// because it is not mapped into the program.
-    fn compare(&mut self, core: &Lock<Core>) {
-        let key = core.lock().key.clone();
-        let block = self.block.expect("a job in use has a block");
-        let buf = vm::lend(self.addr, block.bytes());
-        let sector_bytes = block.bytes() / self.copies.len();
-        for (at, bytes) in buf.bytes().chunks_exact(sector_bytes).enumerate() {
-            let now = match content::repeated_word(bytes) {
-                Some(0) if self.copies[at] == Copy::None => Copy::None,
-                Some(word) => Copy::Pattern(word),
-                None => {
-                    let sum = content::checksum_cold(&key, bytes);
-                    match self.copies[at] {
-                        Copy::Stored { loc, sum: before } if before == sum => {
-                            Copy::Stored { loc, sum }
-                        }
-                        _ => Copy::Stored { loc: Loc(0), sum },
-                    }
-                }
-            };
-            self.changed[at] = match (now, self.copies[at]) {
-                // Canary "clean by content": a sector with a far copy counts as unchanged.
-                (Copy::Stored { .. }, Copy::Stored { .. })
-                    if canary::is_broken("clean by content") =>
-                {
-                    false
-                }
-                (Copy::Stored { sum, .. }, Copy::Stored { sum: before, .. }) => sum != before,
-                (now, before) => now != before,
-            };
-            if matches!(now, Copy::Pattern(_) | Copy::None) {
-                self.pattern += sector_bytes;
-            }
-            self.copies[at] = now;
-        }
-    }
-
-    /// Records the new far copies, and decides what becomes of the block.
-    fn commit(&mut self, core: &mut Core, freed: &mut Vec<Loc>) {
-        let block = self.block.take().expect("a job in use has a block");
-        let entry = core.blocks[&block];
-        debug_assert_eq!((entry.stamp, entry.phase), (self.stamp, Phase::Writing));
-        core.recorder.note(
-            "commit",
-            block.page(),
-            entry.left as usize | (entry.doomed as usize) << 1,
-            self.written,
-        );
-        let (first, _) = core.sector_range(block);
-        for (at, &copy) in self.copies.iter().enumerate().filter(|&(at, _)| self.changed[at]) {
-            if entry.doomed {
-                freed.extend(match copy {
-                    Copy::Stored { loc, .. } => Some(loc),
-                    _ => None,
-                });
-            } else {
-                core.set_copy(block, first + at, copy, freed);
-            }
-        }
-        if block.is_huge() && self.changed.iter().all(|&changed| changed) {
-            core.compact_places(block);
-        }
-        core.count(Counter::WrittenBytes, self.written);
-        let written = self
-            .copies
-            .iter()
-            .zip(&self.changed)
-            .map(|(copy, &changed)| changed && matches!(copy, Copy::Stored { .. }));
-        core.trace(
-            Moved::Out,
-            block,
-            written.enumerate().filter_map(|(at, written)| written.then_some(at)),
-        );
-        core.count(Counter::PatternBytes, self.pattern);
-        if self.tier == Some(Tier::Near) {
-            core.drain.offered(self.changed.contains(&true));
-        }
-        let drains = self.tier == Some(Tier::Behind);
-        if entry.doomed || entry.left || drains {
-            let entry = core.leave(block);
-            core.frames.put_full(entry.frame);
-            if drains && !self.changed.contains(&true) {
-                core.drain.refused();
-                core.note_departure(block);
-            }
-            core.settle(block.extent_no().0 as usize);
-            core.wake_after(block);
-            core.live.wake_fault_thread();
-            return;
-        }
-        let entry = core.blocks.get_mut(&block).expect("on the books");
-        entry.phase = Phase::Staged;
-        entry.written = self.changed.contains(&true);
-        core.staged_bytes += block.bytes();
-        core.mark_clean(block);
-        if core.local() > core.room() {
-            core.drop_clean();
-            core.frames.drop_spare(core.local().saturating_sub(core.room()), None);
-        }
     }
 }

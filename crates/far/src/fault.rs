@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hiroma_policy::PrefetchRequest;
+use hiroma_policy::run_ahead::RUN_MAX;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::uffd::Message;
 use hiroma_sys::{cpu, wait};
-use hiroma_units::{EXTENT, Nanos};
+use hiroma_units::{BlockId, EXTENT, Nanos};
 
 use crate::answer::{Answer, Fault};
 use crate::control::Waited;
@@ -22,6 +23,8 @@ use crate::fatal;
 use crate::fetch::Fetcher;
 use crate::live::Live;
 use crate::lost::Began;
+use crate::pack::Packing;
+use crate::stage::HERE_MAX;
 use crate::store::Channel;
 use crate::waking::Estimate;
 use crate::watchdog::Waits;
@@ -36,6 +39,9 @@ pub struct Faulting {
     core: Arc<Lock<Core>>,
     live: Arc<Live>,
     fetcher: Fetcher,
+    packing: Packing,
+    /// Fetches that begin with that of a fault.
+    run: Vec<usize>,
     messages: Vec<Message>,
     waiting: Vec<Fault>,
     requests: Vec<PrefetchRequest>,
@@ -79,12 +85,17 @@ impl Faulting {
         live: Arc<Live>,
         channel: Box<dyn Channel>,
     ) -> Faulting {
-        let costs = core.lock().lost.costs;
+        let (costs, store) = {
+            let core = core.lock();
+            (core.lost.costs, core.store.clone())
+        };
         Faulting {
             index,
             core,
             live,
             fetcher: Fetcher::new(channel, Some(index)),
+            packing: Packing::new(&*store),
+            run: Vec::with_capacity(RUN_MAX),
             messages: Vec::with_capacity(64),
             waiting: Vec::with_capacity(64),
             requests: Vec::with_capacity(64),
@@ -274,7 +285,10 @@ impl Faulting {
                     Ahead { block, map: true, stream, drains: false },
                     Some(fault.since),
                 ) {
-                    Ok(job) => Some(job),
+                    Ok(job) => {
+                        fetch_run(&mut self.fetcher, &mut core, block, &mut self.run);
+                        Some(job)
+                    }
                     Err(wait) => {
                         core.settle(block.extent_no().0 as usize);
                         if wait == Wait::Room {
@@ -300,15 +314,37 @@ impl Faulting {
         }
         drop(core);
         if let Some(job) = outcome {
+            // What the program waits for is finished last: it runs as soon as it is woken.
             self.fetcher.submit(job);
+            self.run.drain(..).for_each(|job| self.fetcher.submit(job));
             self.fetcher.poll(&self.core);
         }
         if self.live.yielding.is_on() {
-            let mut core = self.core.lock_eagerly();
-            core.evict_here();
-            core.catch_up();
+            self.evict();
         }
         mode
+    }
+
+    /// Evicts small blocks here.
+    fn evict(&mut self) {
+        let shared = self.core.clone();
+        let mut core = shared.lock_eagerly();
+        core.trim_staged();
+        core.exchange_accessed();
+        for _ in 0..HERE_MAX {
+            if !core.stage_here() {
+                break;
+            }
+            if !self.packing.choose(&mut core) {
+                core.compare_here();
+                continue;
+            }
+            drop(core);
+            self.packing.write(&shared);
+            core = shared.lock_eagerly();
+            self.packing.commit(&mut core);
+        }
+        core.catch_up();
     }
 
     /// Retries the faults that had to wait.
@@ -329,6 +365,32 @@ impl Faulting {
             self.answer(fault);
         }
     }
+}
+
+/// Begins to fetch the blocks behind a faulted one that are worth it.
+fn fetch_run(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &mut Vec<usize>) {
+    if core.fixed.is_some() || block.is_huge() {
+        return;
+    }
+    let (order, sector) = (core.sector_order, block.page() >> core.sector_order);
+    let wanted = core.runs.on_fault(sector);
+    let budget = core.reserve().max(0) as usize / 2 / block.bytes();
+    let sectors = core.sectors() as u64;
+    let end = (sector + 2 * wanted as u64).min((sector / sectors + 1) * sectors);
+    let (mut at, mut count) = (sector + 1, 1);
+    while at < end && count < wanted.min(budget) {
+        let next = BlockId::new(at << order, order);
+        at += 1;
+        if !core.is_far(next) {
+            continue;
+        }
+        let ahead = Ahead { block: next, map: true, stream: false, drains: false };
+        let Ok(job) = fetcher.begin(core, ahead, None) else { break };
+        core.blocks.get_mut(&next).expect("just entered").prefetched = true;
+        jobs.push(job);
+        count += 1;
+    }
+    core.runs.fetched(at, count);
 }
 
 /// Puts off a fault that has to wait; the first fault thread retries it.

@@ -161,13 +161,13 @@ impl Fetcher {
         if self.done.is_empty() {
             return false;
         }
+        let mut core = core.lock_eagerly();
         while let Some(index) = self.done.pop() {
-            let mut core = core.lock_eagerly();
+            let is_fault = self.jobs[index].since.is_some();
             self.jobs[index].finish(&mut core);
-            if let Some(index) = self.index {
-                core.live.yielding.gives(index);
+            if let Some(thread) = self.index.filter(|_| is_fault) {
+                core.live.yielding.gives(thread);
             }
-            drop(core);
             self.idle.push(index);
         }
         true
@@ -298,25 +298,15 @@ impl Core {
         }
     }
 
-    /// Frees the far copies of a small block that has been mapped, if they take room within the
-    /// limit that the program can use better.
-    pub fn give_up_copies(&mut self, block: BlockId) {
-        if self.duplication.keeps() && !self.sharing.drops_copies()
-            || block.is_huge()
-            || !self.is_resident(block)
-        {
-            return;
-        }
+    /// Whether a small block is in a store alone, in plain memory.
+    pub fn is_far(&self, block: BlockId) -> bool {
         let (first, count) = self.sector_range(block);
-        let mut freed = Vec::new();
-        for sector in first..first + count {
-            if let Copy::Stored { loc, .. } = self.extent(block).copy(sector) {
-                if self.store.is_within_limit(loc) {
-                    self.set_copy(block, sector, Copy::None, &mut freed);
-                }
-            }
-        }
-        self.store.free(&freed);
+        let addr = self.addr(block);
+        !self.is_resident(block)
+            && !self.blocks.contains_key(&block)
+            && (first..first + count)
+                .any(|at| !matches!(self.extent(block).copy(at), Copy::None | Copy::Pattern(0)))
+            && self.addresses.is_plain(addr, addr + block.bytes())
     }
 
     /// Queues the requests of the prefetch policy that make sense: blocks that are neither local

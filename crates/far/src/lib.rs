@@ -11,6 +11,7 @@ mod canary;
 pub mod config;
 mod content;
 pub mod control;
+mod copies;
 mod core;
 mod demote;
 mod discard;
@@ -34,6 +35,7 @@ mod memory;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod mover;
+mod pack;
 mod pager;
 mod ranges;
 mod recorder;
@@ -47,6 +49,7 @@ pub mod trace;
 mod wakes;
 pub mod waking;
 mod watchdog;
+mod writeback;
 mod yielding;
 
 pub use config::{Config, LOCAL_MIN};

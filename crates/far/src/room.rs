@@ -157,7 +157,7 @@ impl Core {
     pub fn reserve_target(&self) -> usize {
         let room = self.room();
         let usual = if self.small_since_huge < SMALL_IN_A_ROW {
-            (room / 16).clamp((2 * EXTENT).min(room / 8), 64 << 20)
+            (room / 40).clamp((2 * EXTENT).min(room / 8), 64 << 20)
         } else {
             (room / 128).clamp(256 << 10, 16 << 20)
         };

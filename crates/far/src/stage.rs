@@ -28,7 +28,7 @@ const VICTIMS_AHEAD: usize = 32;
 const TRIMS_MAX: usize = 256;
 /// Number of blocks that the fault thread stages and compares in one go, and of differing ones that
 /// it collects before it wakes the evictor.
-const HERE_MAX: usize = 3;
+pub const HERE_MAX: usize = 3;
 const DIFFERING_MAX: usize = 64;
 
 impl Core {
@@ -107,37 +107,40 @@ impl Core {
 
     /// Does the evictor's work on small blocks in the fault thread while it is yielding. It runs on
     /// the processor of the program's only busy thread, so no other processor has to be interrupted
-    /// for each page that is moved. Blocks that must be written are left to the evictor.
-    pub fn evict_here(&mut self) {
-        self.trim_staged();
-        self.exchange_accessed();
+    /// for each page that is moved. Returns false if enough is available; at most [`HERE_MAX`]
+    /// calls in a row.
+    pub fn stage_here(&mut self) -> bool {
         // While the evictor runs, each page that is moved interrupts its processor.
         let quarters = if self.live.yielding.does_evictor_run() { 3 } else { 6 };
         let enough = (self.reserve_target() * quarters / 4) as isize;
-        for _ in 0..HERE_MAX {
-            if self.quiesce || self.forked || self.reserve() >= enough {
-                return;
+        if self.quiesce || self.forked || self.reserve() >= enough {
+            return false;
+        }
+        let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
+        if to_come < 2 * enough || self.staged_bytes < self.stage_target() {
+            if let Some(block) = self.next_victim() {
+                self.stage_with_next(block);
             }
-            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
-            if to_come < 2 * enough || self.staged_bytes < self.stage_target() {
-                if let Some(block) = self.next_victim() {
-                    self.stage_with_next(block);
+        }
+        true
+    }
+
+    /// Compares a staged block; one that must be written is left to the evictor.
+    pub fn compare_here(&mut self) {
+        while let Some((block, stamp)) = self.probation.pop_front() {
+            if self.awaiting_write(block, stamp).is_none() {
+                continue;
+            }
+            if !block.is_huge() && !self.promotes(block) && self.is_unchanged(block) {
+                self.note_compared(block, false);
+                self.mark_clean(block);
+            } else {
+                self.differing.push_back((block, stamp));
+                if self.differing.len() >= DIFFERING_MAX || block.is_huge() {
+                    self.live.evict_bell.ring();
                 }
             }
-            while let Some((block, stamp)) = self.probation.pop_front() {
-                if self.awaiting_write(block, stamp).is_none() {
-                    continue;
-                }
-                if !block.is_huge() && !self.promotes(block) && self.is_unchanged(block) {
-                    self.mark_clean(block);
-                } else {
-                    self.differing.push_back((block, stamp));
-                    if self.differing.len() >= DIFFERING_MAX || block.is_huge() {
-                        self.live.evict_bell.ring();
-                    }
-                }
-                break;
-            }
+            return;
         }
     }
 

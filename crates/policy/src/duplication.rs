@@ -1,16 +1,25 @@
 //! Whether local blocks keep their copies in compressed memory, where these take room that the
 //! program could use.
 //!
-//! A copy that is kept saves compressing the block when it is evicted unchanged. A copy that is
-//! dropped makes room for other blocks; how many fetches that saves follows from how densely staged
-//! blocks, the next to be evicted, are touched. Linux makes the same decision by how full the swap
-//! area is (`mem_cgroup_swap_full`).
+//! A copy that is kept saves compressing the block when it is evicted unchanged; how often that is
+//! so is counted. A copy that is dropped makes room for other blocks; how many fetches that saves
+//! follows from how densely staged blocks, the next to be evicted, are touched. Linux makes the same
+//! decision by how full the swap area is (`mem_cgroup_swap_full`).
+//!
+//! While copies are dropped, those of a sample of blocks are kept: nothing else tells how many
+//! blocks are evicted unchanged.
 
 /// Cost of a fetch that more room would have avoided: two context switches, decompression, and the
 /// eviction of another block.
 const FETCH_NS: u64 = 20_000;
 /// Cost of compressing a block once more, mostly on another processor.
 const PACK_NS: u64 = 5_000;
+/// One block in this many keeps its copy in any case.
+const SAMPLED: u64 = 32;
+/// Evictions of blocks with a copy before their counts replace the assumption that all of them are
+/// unchanged, and before older ones count less.
+const LEFT_MIN: u64 = 16;
+const LEFT_MAX: u64 = 1024;
 /// Fetches before the counts are judged.
 const JUDGED_FETCHES: u64 = 256;
 /// The other choice must be this much better, in quarters.
@@ -37,11 +46,14 @@ pub struct Duplication {
     /// Touches of staged blocks, and fetches from compressed memory; older ones count less.
     rescues: u64,
     fetches: u64,
+    /// Evictions of blocks that had a copy, and how many of those blocks were changed.
+    left: u64,
+    changed: u64,
 }
 
 impl Default for Duplication {
     fn default() -> Duplication {
-        Duplication { keeps: true, before: (0, 0), rescues: 0, fetches: 0 }
+        Duplication { keeps: true, before: (0, 0), rescues: 0, fetches: 0, left: 0, changed: 0 }
     }
 }
 
@@ -54,6 +66,29 @@ impl Duplication {
     /// Whether copies are kept.
     pub fn keeps(&self) -> bool {
         self.keeps
+    }
+
+    /// Whether the block at `page` keeps its copy even where others do not.
+    pub fn samples(page: u64) -> bool {
+        // The same bits of neighbours differ, and so do those of arrays of structures.
+        (page ^ page >> 9) % SAMPLED == 0
+    }
+
+    /// A block that has a copy is evicted, changed or not.
+    pub fn left(&mut self, changed: bool) {
+        if self.left >= LEFT_MAX {
+            (self.left, self.changed) = (self.left / 2, self.changed / 2);
+        }
+        self.left += 1;
+        self.changed += u64::from(changed);
+    }
+
+    /// The part of the blocks with copies that are evicted unchanged, in millionths.
+    fn unchanged_ppm(&self) -> u64 {
+        if self.left < LEFT_MIN {
+            return 1_000_000;
+        }
+        (self.left - self.changed) * 1_000_000 / self.left
     }
 
     /// Takes an observation: touches of staged blocks and fetches from compressed memory, both
@@ -71,7 +106,8 @@ impl Duplication {
         // Room that copies of local blocks take, and the fetches that it would save.
         let room = wide(held.resident_bytes) * wide(held.packed_bytes) / wide(held.near_bytes);
         let spared = (room * wide(self.rescues) / wide(held.staged_bytes)).min(wide(self.fetches));
-        let (gain, cost) = (spared * wide(FETCH_NS), wide(self.fetches) * wide(PACK_NS));
+        let packed = wide(self.fetches) * wide(self.unchanged_ppm()) / 1_000_000;
+        let (gain, cost) = (spared * wide(FETCH_NS), packed * wide(PACK_NS));
         let is_better = |one: u128, other: u128| one * 4 > other * wide(BETTER_QUARTERS);
         self.keeps = if self.keeps { !is_better(gain, cost) } else { is_better(cost, gain) };
         // Half of the counts carry over to the next judgement.
@@ -115,6 +151,20 @@ mod tests {
         let given_up = after(Duplication::default(), 300, 2000, &held(150));
         assert!(!given_up.keeps());
         assert!(after(given_up, 1, 2000, &held(150)).keeps());
+    }
+
+    #[test]
+    fn copies_of_changed_blocks_are_dropped() {
+        let sparse = |decision| after(decision, 2, 2 * 768, &held(230));
+        let mut writes = Duplication::default();
+        (0..5000).for_each(|turn| writes.left(turn % 20 > 0));
+        let mut writes = sparse(writes);
+        assert!(!writes.keeps());
+        writes.before = (0, 0);
+        (0..5000).for_each(|_| writes.left(false));
+        assert!(sparse(writes).keeps());
+        let sampled = (0..4096).filter(|&page| Duplication::samples(page)).count();
+        assert!((64..256).contains(&sampled), "{sampled}");
     }
 
     #[test]

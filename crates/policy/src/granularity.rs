@@ -32,6 +32,8 @@
 //!   rest, and an extent that stays local for a few words takes the place of hundreds of sectors
 //!   that are used as much. Where most sectors of the extents that were broken up before turned out
 //!   to be in use, a region's extents stay whole.
+//! - In compressed memory nothing is bought: a sector costs little more by itself than as a part of
+//!   an extent, and [`crate::run_ahead`] fetches several at a time.
 //! - Every other far extent is rented at first. A fault inside a stream fetches the whole extent,
 //!   whatever its history, and empties the bucket.
 
@@ -234,6 +236,23 @@ impl Granularity {
             return Mode::Huge;
         }
         state.flags &= !(BOUGHT | EVICTED | PAID);
+        self.inflow += 1;
+        self.rent(state);
+        Mode::Small
+    }
+
+    /// As [`Granularity::on_far_fault`], for an extent in compressed memory. A sector waits for little
+    /// more than two context switches there, so a whole extent saves little, and where it takes the
+    /// place of sectors in use it costs many times as much: only a stream fetches it whole.
+    pub fn on_near_fault(&mut self, state: &mut ExtentHistory, is_stream: bool) -> Mode {
+        self.faults += 1;
+        let is_whole = is_stream && self.local_extents >= LEAST_EXTENTS;
+        state.flags &= if is_whole { !PAID } else { !(EVICTED | PAID) };
+        if is_whole {
+            state.level = 0;
+            self.inflow += self.sectors_per_extent;
+            return Mode::Huge;
+        }
         self.inflow += 1;
         self.rent(state);
         Mode::Small

@@ -38,6 +38,7 @@ pub mod prefetch;
 pub mod reclaim;
 pub mod replacement;
 pub mod reuse;
+pub mod run_ahead;
 pub mod sharing;
 pub mod working_set;
 

@@ -26,9 +26,11 @@ impl Core {
         child.small_since_huge = self.small_since_huge;
         (child.prefetcher, child.granularity, child.staging) =
             (self.prefetcher.clone(), self.granularity.clone(), self.staging.clone());
-        (child.sharing, child.duplication) = (self.sharing.clone(), self.duplication.clone());
+        (child.sharing, child.duplication, child.copies) =
+            (self.sharing.clone(), self.duplication.clone(), self.copies.clone());
         (child.fetch_queue, child.reclaim_queue) =
             (self.fetch_queue.clone(), self.reclaim_queue.clone());
+        child.runs = self.runs.clone();
         child.overlay = self.overlay.clone();
         (child.own_removals, child.coming, child.discarding) =
             (self.own_removals.clone(), self.coming.clone(), self.discarding.clone());

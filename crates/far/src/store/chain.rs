@@ -122,6 +122,15 @@ impl Store for ChainStore {
         }))
     }
 
+    // Locations in the first member are the same in the chain.
+    fn open_near(&self) -> Option<Box<dyn Channel>> {
+        self.shared.members[0].store.open_near()
+    }
+
+    fn takes_now(&self) -> bool {
+        self.shared.members[0].store.takes_now()
+    }
+
     fn free(&self, locs: &[Loc]) {
         let mut rest = locs;
         while !rest.is_empty() {
@@ -162,6 +171,10 @@ impl Store for ChainStore {
     fn is_within_limit(&self, loc: Loc) -> bool {
         // The member accepts the location with the chain's bits.
         self.shared.members[member_of(loc)].store.is_within_limit(loc)
+    }
+
+    fn is_packed(&self, loc: Loc) -> bool {
+        self.shared.members[member_of(loc)].store.is_packed(inner(loc))
     }
 
     fn is_behind(&self, loc: Loc) -> bool {

@@ -115,6 +115,14 @@ impl Store for CompressedStore {
         NAME.to_owned()
     }
 
+    fn open_near(&self) -> Option<Box<dyn Channel>> {
+        self.open(Purpose::Write).ok()
+    }
+
+    fn takes_now(&self) -> bool {
+        !self.shared.slabs.is_exhausted()
+    }
+
     fn open(&self, _purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
         let shared = Arc::clone(&self.shared);
         let packer = Packer::new(self.shared.piece_bytes);
@@ -152,6 +160,10 @@ impl Store for CompressedStore {
 
     fn is_within_limit(&self, _loc: Loc) -> bool {
         self.shared.within_limit
+    }
+
+    fn is_packed(&self, _loc: Loc) -> bool {
+        true
     }
 
     fn set_local_limit(&self, bytes: u64) {

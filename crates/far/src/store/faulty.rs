@@ -107,6 +107,14 @@ impl Store for FaultyStore {
         }))
     }
 
+    fn open_near(&self) -> Option<Box<dyn Channel>> {
+        self.inner.open_near()
+    }
+
+    fn takes_now(&self) -> bool {
+        self.inner.takes_now()
+    }
+
     fn free(&self, locs: &[Loc]) {
         self.inner.free(locs);
     }

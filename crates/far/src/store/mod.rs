@@ -113,6 +113,17 @@ pub trait Store: Send + Sync {
     /// Opens a channel. `Purpose` lets a store use separate connections for reads and write-backs.
     fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError>;
 
+    /// Opens a channel to its compressed memory alone, if it has any. Requests to it are completed
+    /// by the time that they return.
+    fn open_near(&self) -> Option<Box<dyn Channel>> {
+        None
+    }
+
+    /// Whether its compressed memory, if it has any, accepts more. Cheap.
+    fn takes_now(&self) -> bool {
+        false
+    }
+
     /// Frees sectors. They must not have a request in flight.
     fn free(&self, locs: &[Loc]);
 
@@ -143,6 +154,11 @@ pub trait Store: Send + Sync {
 
     /// Whether a sector uses memory within the local limit.
     fn is_within_limit(&self, _loc: Loc) -> bool {
+        false
+    }
+
+    /// Whether a sector is in compressed memory of this machine.
+    fn is_packed(&self, _loc: Loc) -> bool {
         false
     }
 
