@@ -7,17 +7,17 @@ pub enum Kind {
     Told,
     /// The sender has lost its memory - node to its domain.
     Restarted,
-    /// Request for a bid - borrower to lender.
+    /// Request for a bid (`value`: the round) - borrower to lender.
     BidAsked,
-    /// `value` frames - lender to borrower.
+    /// `value` frames (`page`: the round) - lender to borrower.
     Bid,
-    /// Request to reserve a frame - borrower to lender.
+    /// Request `value` to reserve a frame - borrower to lender.
     ReservationAsked,
-    /// Reserved (`value` 1) or not (0) - lender to borrower.
+    /// Answer to request `value`: `reserved` or not - lender to borrower.
     ReservationAnswered,
-    /// The reserved frame is not needed - borrower to lender.
+    /// The frame of request `value` is not needed - borrower to lender.
     ReservationReleased,
-    /// A page to store - node to lender.
+    /// A page to store (`value`: the request for its frame, if `reserved`) - node to lender.
     PageOut,
     /// A page that could not be stored - lender to node.
     PageBack,

@@ -164,6 +164,37 @@ pub struct PlacementConfig {
     pub replacement: ReplacementKind,
     /// Whether a node subtracts the pages that it sent itself from its view of the receiver.
     pub count_own_sends: bool,
+    /// Whether messages may be lost, repeated and reordered: page-outs are confirmed, questions
+    /// have deadlines, promises and guests have leases. On where `faults` are.
+    pub confirm: bool,
+    /// With `confirm`: time until a question without an answer is repeated, ns; doubled each time.
+    pub answer_ns: u64,
+    /// With `confirm`: time for which a promised frame, or a guest, is kept without a word from the
+    /// node that it is for, ns.
+    pub lease_ns: u64,
+    /// With `confirm`: longest time between two reports of free frames, ns. A peer that is silent
+    /// for four times as long is unknown.
+    pub refresh_ns: u64,
+    /// With `confirm`: time after which a page is given up whose holders do not answer, ns.
+    pub give_up_ns: u64,
+    /// With `confirm`: nodes that keep a page at the same time.
+    pub copies: u32,
+    /// With `confirm`, instead of copies: `[data, parity]`. A page is cut in so many pieces, and so
+    /// many more are computed; any `data` of them give it back.
+    pub parity: Vec<u32>,
+}
+
+/// Most pieces of a page.
+pub const PIECES_MAX: u32 = 8;
+
+impl PlacementConfig {
+    /// Pieces of a page that are needed to read it, and pieces that are kept.
+    pub fn pieces(&self) -> (u8, u8) {
+        match self.parity[..] {
+            [data, parity] => (data as u8, (data + parity) as u8),
+            _ => (1, self.copies as u8),
+        }
+    }
 }
 
 impl Default for PlacementConfig {
@@ -187,6 +218,13 @@ impl Default for PlacementConfig {
             reserve_frames: 1,
             replacement: ReplacementKind::default(),
             count_own_sends: false,
+            confirm: false,
+            answer_ns: 20_000_000,
+            lease_ns: 2_000_000_000,
+            refresh_ns: 100_000_000,
+            give_up_ns: 30_000_000_000,
+            copies: 1,
+            parity: Vec::new(),
         }
     }
 }

@@ -124,7 +124,10 @@ mod tests {
         for _ in 0..50 {
             assert!(matches!(gradient.next(Avoid::default(), &mut rng), Some(Peer(1 | 2))));
         }
-        assert_eq!(gradient.next(Avoid([Some(Peer(1)), Some(Peer(2))]), &mut rng), Some(Peer(3)));
+        assert_eq!(
+            gradient.next(Avoid::new([Some(Peer(1)), Some(Peer(2))]), &mut rng),
+            Some(Peer(3))
+        );
         for peer in 0..4 {
             gradient.told(Peer(peer), 9);
         }

@@ -18,6 +18,7 @@ pub mod choice;
 mod config;
 pub mod failure;
 pub mod gradient;
+pub mod hearing;
 pub mod information;
 mod placer;
 pub mod replacement;
@@ -25,10 +26,11 @@ pub mod reservation;
 pub mod view;
 
 pub use config::{
-    FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
-    ScopeKind,
+    FailureKind, InformationKind, PIECES_MAX, PlacementConfig, PlacementKind, ReplacementKind,
+    ReservationKind, ScopeKind,
 };
 pub use failure::Arrival;
+pub use hearing::Stamp;
 pub use hiroma_units::Rng;
 pub use placer::{Command, Event, Leaving, Placer, Shared};
 pub use view::{Avoid, Neighbourhood, Peer, View};

@@ -10,8 +10,9 @@ use super::choice::{AnyChoice, Choice};
 use super::config::{InformationKind, PlacementConfig, ReservationKind, ScopeKind};
 use super::failure::{Arrival, without_frame};
 use super::gradient::Gradient;
+use super::hearing::{Hearing, Stamp};
 use super::information::{AnyInformation, Bids, Information, OnChange, Periodic, Watermarks};
-use super::reservation::{InAdvance, OnDemand, Promises};
+use super::reservation::{InAdvance, OnDemand, Promises, Reserved};
 use super::view::{Avoid, Neighbourhood, Peer, View};
 
 /// A page on its way out.
@@ -36,9 +37,24 @@ pub enum Event {
     Told {
         /// The peer.
         peer: Peer,
+        /// Which of its reports; only looked at with `confirm`.
+        stamp: Stamp,
         /// Frames; hops.
         value: u32,
     },
+    /// A message of any kind arrived from a peer (with `confirm`).
+    Heard {
+        /// The peer.
+        peer: Peer,
+        /// Its incarnation.
+        epoch: u32,
+    },
+    /// A peer is believed not to work: it gets no pages until it reports again.
+    Suspected(Peer),
+    /// A page that waits here is no longer to be placed.
+    Cancelled(u64),
+    /// Whether this node is to be emptied: it reports no free frames and promises none.
+    Draining(bool),
     /// A node, named `node` by the shell, has lost its memory.
     Restarted {
         /// The node.
@@ -55,11 +71,15 @@ pub enum Event {
     BidAsked {
         /// The shell's name for the node.
         node: u32,
+        /// Its round of bids.
+        id: u64,
     },
     /// A bid.
     Bid {
         /// The bidder.
         peer: Peer,
+        /// The round that it answers.
+        id: u64,
         /// Free frames; 0 also for a peer that cannot be reached.
         free: u32,
     },
@@ -67,11 +87,15 @@ pub enum Event {
     ReservationAsked {
         /// The shell's name for the node.
         node: u32,
+        /// Its request: a repeated one has the same number.
+        id: u64,
     },
     /// The answer to a reservation.
     ReservationAnswered {
         /// The peer that answered.
         peer: Peer,
+        /// The request.
+        id: u64,
         /// Whether a frame is reserved; false also for a peer that cannot be reached.
         granted: bool,
     },
@@ -79,6 +103,8 @@ pub enum Event {
     ReservationReleased {
         /// The shell's name for the node.
         node: u32,
+        /// The request.
+        id: u64,
     },
     /// The time that [`Placer::deadline_ns`] returned may have come.
     Tick,
@@ -87,40 +113,67 @@ pub enum Event {
 /// What the shell is to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Tell all peers this number: free frames, or proximity.
-    Tell(u32),
+    /// Tell all peers.
+    Tell {
+        /// The number of the report.
+        sequence: u32,
+        /// Free frames, or proximity.
+        value: u32,
+    },
     /// Request bids from all peers.
-    AskBids,
+    AskBids {
+        /// The round.
+        id: u64,
+    },
     /// Answer a node that requested a bid.
     AnswerBid {
         /// The shell's name for the node.
         node: u32,
+        /// Its round.
+        id: u64,
         /// Free frames.
         free: u32,
     },
     /// Request a reservation from a peer.
-    AskReservation(Peer),
+    AskReservation {
+        /// The peer.
+        peer: Peer,
+        /// The request.
+        id: u64,
+    },
     /// Answer a node that requested a reservation; with a grant the shell has one free frame less.
     AnswerReservation {
         /// The shell's name for the node.
         node: u32,
+        /// Its request.
+        id: u64,
         /// Whether a frame is reserved.
         granted: bool,
     },
     /// Release a reservation.
-    ReleaseReservation(Peer),
+    ReleaseReservation {
+        /// The peer.
+        peer: Peer,
+        /// The request.
+        id: u64,
+    },
     /// Send a page.
     Send {
         /// The page; `attempts` includes this one.
         page: Leaving,
         /// The destination.
         to: Peer,
-        /// Whether a frame is reserved for it there.
-        reserved: bool,
+        /// The request by which a frame is reserved for it there, if one is.
+        reserved: Option<u64>,
     },
     /// Send a page to disk.
     SendToDisk(Leaving),
 }
+
+/// With `confirm`, silence for so many refreshes makes a peer unknown.
+const SILENT_REFRESHES: u64 = 4;
+/// With `confirm`, a page waits for a frame reserved in advance for so many times `answer_ns`.
+const WAIT_ANSWERS: u64 = 8;
 
 /// Frames that a node never promises to others: without them it could not work at all.
 const OWN_FRAMES_MIN: u32 = 2;
@@ -164,6 +217,13 @@ struct Dealings {
     on_demand: OnDemand,
     in_advance: InAdvance,
     promises: Promises,
+    /// The last request or round.
+    id: u64,
+    hearing: Hearing,
+    /// The number of the last report, and when the next one is due at the latest, ns.
+    sequence: u32,
+    refresh_ns: u64,
+    is_draining: bool,
 }
 
 /// One node's part.
@@ -196,17 +256,31 @@ impl Placer {
         let neighbours = shared.around.hops.len();
         let gradient = (config.scope == ScopeKind::Gradient)
             .then(|| Box::new(Gradient::new(neighbours as u8, shared.diameter)));
-        let (view, choice) = (View::new(shared.around.clone()), AnyChoice::new(config.placement));
-        Placer {
-            rng,
-            view,
-            choice,
-            information,
-            gradient,
-            dealings: None,
-            free: shared.frames,
-            shared,
+        let around = match config.confirm {
+            true => Arc::new(shared.around.unknown()),
+            false => shared.around.clone(),
+        };
+        let dealings = config.confirm.then(|| {
+            // Nodes that start together do not all report at the same time.
+            let refresh_ns = now_ns + 1 + rng.next_u64() % (config.refresh_ns / 8).max(1);
+            Box::new(Dealings { refresh_ns, ..Dealings::default() })
+        });
+        let mut gradient = gradient;
+        if let Some(gradient) = gradient.as_mut().filter(|_| config.confirm) {
+            for peer in 0..neighbours as u16 {
+                gradient.told(Peer(peer), u16::MAX);
+            }
         }
+        let (view, choice) = (View::new(around), AnyChoice::new(config.placement));
+        Placer { rng, view, choice, information, gradient, dealings, free: shared.frames, shared }
+    }
+
+    /// The same node in its incarnation `epoch`: its requests have other numbers than those of
+    /// earlier ones.
+    #[must_use]
+    pub fn incarnation(mut self, epoch: u32) -> Self {
+        self.dealings().id = u64::from(epoch) << 32;
+        self
     }
 
     /// Free frames that are promised to others.
@@ -222,7 +296,19 @@ impl Placer {
 
     /// When [`Event::Tick`] next has something to do, ns.
     pub fn deadline_ns(&self) -> Option<u64> {
-        self.information.deadline_ns()
+        let information = self.information.deadline_ns();
+        let Some(dealings) = self.dealings.as_deref().filter(|_| self.shared.config.confirm) else {
+            return information;
+        };
+        let all = [
+            information,
+            Some(dealings.refresh_ns),
+            dealings.bids.deadline_ns(),
+            dealings.on_demand.deadline_ns(),
+            dealings.in_advance.deadline_ns(),
+            dealings.promises.deadline_ns(),
+        ];
+        all.into_iter().flatten().min()
     }
 
     /// The view of the peers.
@@ -239,19 +325,21 @@ impl Placer {
 
     /// Heap memory of this object, bytes, without what nodes share.
     pub fn heap_bytes(&self) -> usize {
-        let dealings = self
-            .dealings
-            .as_ref()
-            .map_or(0, |dealings| size_of::<Dealings>() + dealings.promises.heap_bytes());
+        let dealings = self.dealings.as_ref().map_or(0, |dealings| {
+            size_of::<Dealings>() + dealings.promises.heap_bytes() + dealings.hearing.heap_bytes()
+        });
         self.view.heap_bytes()
             + dealings
             + self.gradient.as_ref().map_or(0, |_| size_of::<Gradient>())
     }
 
     /// What happens to a page that `node` (the shell's name) sent here. `attempts` counts how often
-    /// it was sent, this time included.
-    pub fn arrival(&mut self, node: u32, attempts: u32, reserved: bool) -> Arrival {
-        if reserved && self.dealings().promises.take(node) || self.free > 0 {
+    /// it was sent, this time included; `reserved` is the request by which its frame is promised.
+    pub fn arrival(&mut self, node: u32, attempts: u32, reserved: Option<u64>) -> Arrival {
+        let remember = self.shared.config.confirm;
+        let is_promised =
+            reserved.is_some_and(|id| self.dealings().promises.take(node, id, remember));
+        if is_promised || self.open_frames() > 0 {
             return Arrival::Keep;
         }
         let config = &self.shared.config;
@@ -261,55 +349,169 @@ impl Placer {
         without_frame(config.on_failure, attempts, config.attempts_max)
     }
 
+    /// Frames that are free for others.
+    fn open_frames(&self) -> u32 {
+        let is_draining = self.dealings.as_ref().is_some_and(|dealings| dealings.is_draining);
+        if is_draining { 0 } else { self.free }
+    }
+
+    /// Adds a peer that is `hops` away, or changes the distance of one that was a peer before. Its
+    /// free frames are unknown until it reports them.
+    pub fn join(&mut self, known: Option<Peer>, hops: u16) -> Peer {
+        match known {
+            Some(peer) => {
+                self.view.move_to(peer, hops);
+                self.view.set(peer, 0);
+                peer
+            }
+            None => self.view.add(hops),
+        }
+    }
+
+    /// The incarnation in which a peer was last heard; 0 if never.
+    pub fn epoch_of(&self, peer: Peer) -> u32 {
+        self.dealings.as_ref().map_or(0, |dealings| dealings.hearing.epoch(peer))
+    }
+
     /// Processes an event and appends the commands to `commands`.
     pub fn handle(&mut self, now_ns: u64, event: Event, commands: &mut Vec<Command>) {
         match event {
-            Event::Free(free) => self.free_changed(free, commands),
-            Event::PageLeaves(page) => self.place(page, commands),
-            Event::Told { peer, value } => self.told(peer, value, commands),
+            Event::Free(free) => self.free_changed(now_ns, free, commands),
+            Event::PageLeaves(page) => self.place(now_ns, page, commands),
+            Event::Told { peer, stamp, value } => {
+                let confirm = self.shared.config.confirm;
+                if !confirm || self.dealings().hearing.told(peer, stamp, now_ns) {
+                    self.told(now_ns, peer, value, commands);
+                }
+            }
+            Event::Heard { peer, epoch } => {
+                if self.dealings().hearing.heard(peer, epoch, now_ns) {
+                    self.dealings().in_advance.forget(peer);
+                    self.unknown(now_ns, peer, commands);
+                }
+            }
+            Event::Suspected(peer) => self.unknown(now_ns, peer, commands),
+            Event::Cancelled(page) => self.cancel(page, commands),
+            Event::Draining(is_draining) => {
+                self.dealings().is_draining = is_draining;
+                self.tell(now_ns, commands);
+            }
             Event::Restarted { node } => {
                 if let Some(dealings) = &mut self.dealings {
                     dealings.promises.forget(node);
                 }
             }
             Event::Refused { peer, page } => {
-                self.told(peer, if self.gradient.is_some() { u32::MAX } else { 0 }, commands);
-                self.place(page, commands);
+                self.unknown(now_ns, peer, commands);
+                self.place(now_ns, page, commands);
             }
-            Event::BidAsked { node } => commands.push(Command::AnswerBid { node, free: self.free }),
-            Event::Bid { peer, free } => self.bid(peer, free, commands),
-            Event::ReservationAsked { node } => {
-                let free = self.free.saturating_sub(OWN_FRAMES_MIN);
-                let granted = self.dealings().promises.ask(node, free);
-                commands.push(Command::AnswerReservation { node, granted });
+            Event::BidAsked { node, id } => {
+                commands.push(Command::AnswerBid { node, id, free: self.open_frames() })
             }
-            Event::ReservationAnswered { peer, granted } => {
-                self.reservation_answered(peer, granted, commands)
+            Event::Bid { peer, id, free } => self.bid(now_ns, peer, id, free, commands),
+            Event::ReservationAsked { node, id } => {
+                let free = self.open_frames().saturating_sub(OWN_FRAMES_MIN);
+                let until_ns = self.lease_end_ns(now_ns);
+                let granted = self.dealings().promises.ask(node, id, free, until_ns);
+                commands.push(Command::AnswerReservation { node, id, granted });
             }
-            Event::ReservationReleased { node } => {
-                self.dealings().promises.take(node);
+            Event::ReservationAnswered { peer, id, granted } => {
+                self.reservation_answered(now_ns, peer, id, granted, commands)
             }
-            Event::Tick => {
-                if self.information.tick(now_ns) {
-                    commands.push(Command::Tell(self.free));
-                }
+            Event::ReservationReleased { node, id } => {
+                let until_ns = self.lease_end_ns(now_ns);
+                let remember = self.shared.config.confirm.then_some(until_ns);
+                self.dealings().promises.release(node, id, remember);
             }
+            Event::Tick => self.tick(now_ns, commands),
         }
+    }
+
+    fn lease_end_ns(&self, now_ns: u64) -> u64 {
+        if self.shared.config.confirm { now_ns + self.shared.config.lease_ns } else { u64::MAX }
+    }
+
+    fn answer_until_ns(&self, now_ns: u64) -> u64 {
+        if self.shared.config.confirm { now_ns + self.shared.config.answer_ns } else { u64::MAX }
+    }
+
+    fn tick(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
+        if self.information.tick(now_ns) {
+            self.tell(now_ns, commands);
+        }
+        if self.shared.config.confirm {
+            self.expire(now_ns, commands);
+        }
+    }
+
+    /// Ends what has waited too long, and reports again what a peer may not have received.
+    fn expire(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
+        self.dealings().promises.expire(now_ns);
+        if let Some(silent) = self.dealings().bids.expire(now_ns) {
+            silent.into_iter().for_each(|peer| self.unknown(now_ns, peer, commands));
+            self.place_bidding(now_ns, commands);
+        }
+        while let Some((id, peer, page)) = self.dealings().on_demand.expired(now_ns) {
+            commands.push(Command::ReleaseReservation { peer, id });
+            self.unknown(now_ns, peer, commands);
+            self.place(now_ns, Leaving { attempts: page.attempts + 1, ..page }, commands);
+        }
+        let mut again = false;
+        while let Some(Reserved { id, peer, .. }) = self.dealings().in_advance.expired(now_ns) {
+            commands.push(Command::ReleaseReservation { peer, id });
+            self.unknown(now_ns, peer, commands);
+            again = true;
+        }
+        while let Some(page) = self.dealings().in_advance.overdue(now_ns) {
+            commands.push(Command::SendToDisk(page));
+        }
+        if again && self.wants_frames() {
+            self.reserve(now_ns, commands);
+        }
+        if self.dealings().refresh_ns <= now_ns {
+            let limit_ns = self.shared.config.refresh_ns * SILENT_REFRESHES;
+            let silent: Vec<Peer> =
+                self.dealings().hearing.silent(now_ns.saturating_sub(limit_ns)).collect();
+            silent.into_iter().for_each(|peer| self.unknown(now_ns, peer, commands));
+            self.tell(now_ns, commands);
+        }
+    }
+
+    fn tell(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
+        let value = match &self.gradient {
+            Some(gradient) => gradient.proximity().into(),
+            None => self.open_frames(),
+        };
+        let mut sequence = 0;
+        if self.shared.config.confirm {
+            let refresh_ns = now_ns + self.shared.config.refresh_ns;
+            let dealings = self.dealings();
+            dealings.sequence += 1;
+            (sequence, dealings.refresh_ns) = (dealings.sequence, refresh_ns);
+        }
+        commands.push(Command::Tell { sequence, value });
+    }
+
+    fn next_id(&mut self) -> u64 {
+        let dealings = self.dealings();
+        dealings.id += 1;
+        dealings.id
     }
 
     fn dealings(&mut self) -> &mut Dealings {
         self.dealings.get_or_insert_default()
     }
 
-    fn free_changed(&mut self, free: u32, commands: &mut Vec<Command>) {
-        if let Some(gradient) = &mut self.gradient {
-            if gradient.room_changed(free > 0) {
-                commands.push(Command::Tell(gradient.proximity().into()));
-            }
-        } else if self.information.free_changed(free) {
-            commands.push(Command::Tell(free));
-        }
+    fn free_changed(&mut self, now_ns: u64, free: u32, commands: &mut Vec<Command>) {
         let before = std::mem::replace(&mut self.free, free);
+        let room = self.open_frames() > 0;
+        let is_news = match &mut self.gradient {
+            Some(gradient) => gradient.room_changed(room),
+            None => self.information.free_changed(free),
+        };
+        if is_news {
+            self.tell(now_ns, commands);
+        }
         let config = &self.shared.config;
         if config.reservation == ReservationKind::InAdvance
             && config.scope == ScopeKind::Domain
@@ -319,56 +521,84 @@ impl Placer {
             // use.
             let half = self.shared.frames / 2;
             if free <= half {
-                self.reserve(commands);
+                self.reserve(now_ns, commands);
             } else if before <= half {
-                commands
-                    .extend(self.dealings().in_advance.release().map(Command::ReleaseReservation));
+                let release = |Reserved { id, peer, .. }| Command::ReleaseReservation { peer, id };
+                commands.extend(self.dealings().in_advance.release().map(release));
             }
         }
     }
 
-    fn told(&mut self, peer: Peer, value: u32, commands: &mut Vec<Command>) {
+    fn told(&mut self, now_ns: u64, peer: Peer, value: u32, commands: &mut Vec<Command>) {
         match &mut self.gradient {
             Some(gradient) => {
                 if gradient.told(peer, value.min(u16::MAX.into()) as u16) {
-                    commands.push(Command::Tell(gradient.proximity().into()));
+                    self.tell(now_ns, commands);
                 }
             }
             None => self.view.set(peer, value),
         }
     }
 
+    /// A peer has no frame, or it is not known whether it has one.
+    fn unknown(&mut self, now_ns: u64, peer: Peer, commands: &mut Vec<Command>) {
+        let nothing = if self.gradient.is_some() { u32::MAX } else { 0 };
+        self.told(now_ns, peer, nothing, commands);
+    }
+
+    fn cancel(&mut self, page: u64, commands: &mut Vec<Command>) {
+        let dealings = self.dealings();
+        dealings.bidding.retain(|waiting| waiting.page != page);
+        dealings.in_advance.cancel(page);
+        if let Some((id, peer)) = dealings.on_demand.cancel(page) {
+            commands.push(Command::ReleaseReservation { peer, id });
+        }
+    }
+
     /// Decides where a page goes, or asks peers first.
-    fn place(&mut self, page: Leaving, commands: &mut Vec<Command>) {
+    fn place(&mut self, now_ns: u64, page: Leaving, commands: &mut Vec<Command>) {
         let config = &self.shared.config;
         if page.attempts > config.attempts_max || config.scope == ScopeKind::Disk {
             commands.push(Command::SendToDisk(page));
         } else if let Some(gradient) = &self.gradient {
             match gradient.next(page.avoid, &mut self.rng) {
-                Some(peer) => commands.push(send(page, peer, false)),
+                Some(peer) => commands.push(send(page, peer, None)),
                 None => commands.push(Command::SendToDisk(page)),
             }
         } else if config.information == InformationKind::OnDemand {
-            let peers = self.view.len() as u32;
-            let dealings = self.dealings();
-            dealings.bidding.push(page);
-            if !dealings.bids.under_way() {
-                dealings.bids.ask(peers);
-                commands.push(Command::AskBids);
-            }
+            self.dealings().bidding.push(page);
+            self.ask_bids(now_ns, commands);
         } else {
-            self.place_known(page, commands);
+            self.place_known(now_ns, page, commands);
         }
     }
 
+    fn ask_bids(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
+        if self.dealings().bids.under_way() {
+            return;
+        }
+        let confirm = self.shared.config.confirm;
+        let deadline_ns = confirm.then_some(self.answer_until_ns(now_ns));
+        let (peers, id) = (self.view.len() as u32, self.next_id());
+        self.dealings().bids.ask(id, peers, deadline_ns);
+        commands.push(Command::AskBids { id });
+    }
+
     /// Decides where a page goes, from what is known.
-    fn place_known(&mut self, page: Leaving, commands: &mut Vec<Command>) {
+    fn place_known(&mut self, now_ns: u64, page: Leaving, commands: &mut Vec<Command>) {
         if self.shared.config.reservation == ReservationKind::InAdvance {
-            match self.dealings().in_advance.take() {
-                Some(peer) => commands.push(send(page, peer, true)),
-                None => self.dealings().in_advance.wait(page),
+            // In the paper the owner of a page may get it back.
+            let avoid = if self.shared.config.confirm { page.avoid } else { Avoid::default() };
+            match self.dealings().in_advance.take(avoid) {
+                Some(Reserved { peer, id, .. }) => commands.push(send(page, peer, Some(id))),
+                None => {
+                    let wait_ns = self.shared.config.answer_ns.saturating_mul(WAIT_ANSWERS);
+                    let confirm = self.shared.config.confirm;
+                    let until_ns = if confirm { now_ns + wait_ns } else { u64::MAX };
+                    self.dealings().in_advance.wait(page, until_ns);
+                }
             }
-            self.reserve(commands);
+            self.reserve(now_ns, commands);
             return;
         }
         let Some(peer) = self.choice.choose(&self.view, page.avoid, &mut self.rng) else {
@@ -376,11 +606,12 @@ impl Placer {
             return;
         };
         if self.shared.config.reservation == ReservationKind::OnDemand {
-            self.dealings().on_demand.wait(peer, page);
-            commands.push(Command::AskReservation(peer));
+            let (id, until_ns) = (self.next_id(), self.answer_until_ns(now_ns));
+            self.dealings().on_demand.wait(id, peer, page, until_ns);
+            commands.push(Command::AskReservation { peer, id });
         } else {
             self.count_send(peer);
-            commands.push(send(page, peer, false));
+            commands.push(send(page, peer, None));
         }
     }
 
@@ -390,9 +621,14 @@ impl Placer {
         }
     }
 
+    /// Whether frames are to be reserved: one that is no longer needed is not requested again.
+    fn wants_frames(&mut self) -> bool {
+        self.free <= self.shared.frames / 2 || self.dealings().in_advance.waiting() > 0
+    }
+
     /// Requests as many frames as should be reserved. If there is no peer to ask, waiting pages go
     /// to disk.
-    fn reserve(&mut self, commands: &mut Vec<Command>) {
+    fn reserve(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
         let wanted = self.shared.config.reserve_frames;
         while self.dealings().in_advance.missing(wanted) > 0 {
             let Some(peer) = self.choice.choose(&self.view, Avoid::default(), &mut self.rng) else {
@@ -401,60 +637,101 @@ impl Placer {
                 }
                 return;
             };
-            self.dealings().in_advance.asked();
-            commands.push(Command::AskReservation(peer));
+            let (id, until_ns) = (self.next_id(), self.answer_until_ns(now_ns));
+            self.dealings().in_advance.asked(Reserved { id, peer, until_ns });
+            commands.push(Command::AskReservation { peer, id });
         }
     }
 
-    fn reservation_answered(&mut self, peer: Peer, granted: bool, commands: &mut Vec<Command>) {
+    fn reservation_answered(
+        &mut self,
+        now_ns: u64,
+        peer: Peer,
+        id: u64,
+        granted: bool,
+        commands: &mut Vec<Command>,
+    ) {
         if granted {
             self.count_send(peer);
         } else {
             self.view.set(peer, 0);
         }
         if self.shared.config.reservation == ReservationKind::InAdvance {
-            let half = self.shared.frames / 2;
-            if !granted {
-                self.dealings().in_advance.refused();
-                // A frame that is no longer needed is not requested again.
-                if self.free <= half || self.dealings().in_advance.waiting() > 0 {
-                    self.reserve(commands);
-                }
-            } else if let Some(page) = self.dealings().in_advance.granted(peer) {
-                commands.push(send(page, peer, true));
-                self.reserve(commands);
-            }
+            self.advance_answered(now_ns, peer, id, granted, commands);
             return;
         }
-        match self.dealings().on_demand.answered(peer) {
-            Some(page) if granted => commands.push(send(page, peer, true)),
-            Some(page) => self.place_known(page, commands),
-            None => {
-                if granted {
-                    commands.push(Command::ReleaseReservation(peer));
-                }
-            }
+        match self.dealings().on_demand.answered(id) {
+            Some(page) if granted => commands.push(send(page, peer, Some(id))),
+            Some(page) => self.place_known(now_ns, page, commands),
+            None if granted => commands.push(Command::ReleaseReservation { peer, id }),
+            None => (),
         }
     }
 
-    fn bid(&mut self, peer: Peer, free: u32, commands: &mut Vec<Command>) {
-        self.view.set(peer, free);
-        if self.dealings().bids.answered() {
-            for page in std::mem::take(&mut self.dealings().bidding) {
-                self.place_known(page, commands);
-                // The next page of the round takes this one into account.
-                if let Some(Command::Send { to, .. } | Command::AskReservation(to)) =
-                    commands.last()
-                {
-                    let to = *to;
-                    self.view.set(to, self.view.free(to).saturating_sub(1));
+    fn advance_answered(
+        &mut self,
+        now_ns: u64,
+        peer: Peer,
+        id: u64,
+        granted: bool,
+        commands: &mut Vec<Command>,
+    ) {
+        if !granted {
+            let was_under_way = self.dealings().in_advance.refused(id);
+            if was_under_way && self.wants_frames() {
+                self.reserve(now_ns, commands);
+            }
+            return;
+        }
+        // The lender counts from its answer, so that the frame is certain for half of the lease.
+        let config = &self.shared.clone().config;
+        let more_ns = (config.lease_ns / 2).saturating_sub(config.answer_ns);
+        match self.dealings().in_advance.granted(id, more_ns) {
+            None => {
+                // A repeated answer must not release a frame that is in use.
+                if !self.dealings().in_advance.has(id) {
+                    commands.push(Command::ReleaseReservation { peer, id });
                 }
+            }
+            Some(Some(page)) if config.confirm && page.avoid.has(peer) => {
+                commands.push(Command::ReleaseReservation { peer, id });
+                commands.push(Command::SendToDisk(page));
+            }
+            Some(Some(page)) => {
+                commands.push(send(page, peer, Some(id)));
+                self.reserve(now_ns, commands);
+            }
+            Some(None) => (),
+        }
+    }
+
+    fn bid(&mut self, now_ns: u64, peer: Peer, id: u64, free: u32, commands: &mut Vec<Command>) {
+        let confirm = self.shared.config.confirm;
+        if confirm && !self.dealings().bids.expects(id, peer) {
+            return;
+        }
+        self.view.set(peer, free);
+        if self.dealings().bids.answered(id, peer) {
+            self.place_bidding(now_ns, commands);
+        }
+    }
+
+    /// Places the pages that waited for a round of bids.
+    fn place_bidding(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
+        for page in std::mem::take(&mut self.dealings().bidding) {
+            self.place_known(now_ns, page, commands);
+            // The next page of the round takes this one into account.
+            if let Some(Command::Send { to, .. } | Command::AskReservation { peer: to, .. }) =
+                commands.last()
+            {
+                let to = *to;
+                self.view.set(to, self.view.free(to).saturating_sub(1));
             }
         }
     }
 }
 
-fn send(page: Leaving, to: Peer, reserved: bool) -> Command {
+fn send(page: Leaving, to: Peer, reserved: Option<u64>) -> Command {
     Command::Send { page: Leaving { attempts: page.attempts + 1, ..page }, to, reserved }
 }
 

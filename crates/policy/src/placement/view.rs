@@ -6,15 +6,44 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Peer(pub u16);
 
-/// Peers that a page must not go to: its sender, and its owner.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Avoid(pub [Option<Peer>; 2]);
+/// Most peers that a page avoids at the same time.
+const AVOID_MAX: usize = super::config::PIECES_MAX as usize + 2;
+
+/// Peers that a page must not go to: its sender, its owner, and those that have a piece of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Avoid {
+    peers: [Peer; AVOID_MAX],
+    count: u8,
+}
+
+impl Default for Avoid {
+    fn default() -> Self {
+        Avoid { peers: [Peer(u16::MAX); AVOID_MAX], count: 0 }
+    }
+}
 
 impl Avoid {
+    /// These peers; what exceeds the number that can be avoided is ignored.
+    pub fn new(peers: impl IntoIterator<Item = Option<Peer>>) -> Self {
+        let mut avoid = Avoid::default();
+        for peer in peers.into_iter().flatten() {
+            avoid.add(peer);
+        }
+        avoid
+    }
+
+    /// One more peer.
+    pub fn add(&mut self, peer: Peer) {
+        if usize::from(self.count) < AVOID_MAX && !self.has(peer) {
+            self.peers[usize::from(self.count)] = peer;
+            self.count += 1;
+        }
+    }
+
     /// Whether `peer` is to be avoided.
     #[inline]
-    pub fn has(self, peer: Peer) -> bool {
-        self.0[0] == Some(peer) || self.0[1] == Some(peer)
+    pub fn has(&self, peer: Peer) -> bool {
+        self.peers[..usize::from(self.count)].contains(&peer)
     }
 }
 
@@ -35,6 +64,18 @@ impl Neighbourhood {
         assert!(hops.len() < usize::from(u16::MAX), "a domain has fewer than 65535 peers");
         let unheard = vec![frames; hops.len()].into();
         Neighbourhood { hops, unheard }
+    }
+
+    /// The same peers, none of which has a free frame before its first message.
+    pub fn unknown(&self) -> Self {
+        Neighbourhood { hops: self.hops.clone(), unheard: vec![0; self.hops.len()].into() }
+    }
+
+    /// Adds a peer, of which nothing is known.
+    fn add(&mut self, hops: u16) {
+        let push = |list: &[u16], value| list.iter().copied().chain([value]).collect();
+        self.hops = push(&self.hops, hops);
+        self.unheard = vec![0; self.hops.len()].into();
     }
 }
 
@@ -93,6 +134,19 @@ impl View {
         let peers =
             self.frees().iter().enumerate().map(|(place, &free)| (Peer(place as u16), free));
         peers.filter(move |&(peer, free)| free > 0 && !avoid.has(peer))
+    }
+
+    /// Adds a peer that is `hops` away, of which nothing is known.
+    pub fn add(&mut self, hops: u16) -> Peer {
+        let frees: Vec<u32> = self.frees().iter().copied().chain([0]).collect();
+        Arc::make_mut(&mut self.around).add(hops);
+        self.heard = Some(frees.into());
+        Peer(self.len() as u16 - 1)
+    }
+
+    /// Changes the distance of a peer.
+    pub fn move_to(&mut self, peer: Peer, hops: u16) {
+        Arc::make_mut(&mut self.around).hops[usize::from(peer.0)] = hops;
     }
 
     /// Heap memory of this view, bytes.

@@ -1,7 +1,7 @@
 //! How a node handles a message.
 
-use hiroma_policy::placement::Event;
 use hiroma_policy::placement::replacement::Ranking;
+use hiroma_policy::placement::{Event, Stamp};
 
 use crate::check::Place;
 use crate::config::Canary;
@@ -43,32 +43,35 @@ impl Engine<'_> {
         match message.kind {
             Kind::Told => {
                 if let Some(peer) = self.topology.peer_of(number, source) {
-                    self.tell_placer(number, Event::Told { peer, value });
+                    let stamp = Stamp::default();
+                    self.tell_placer(number, Event::Told { peer, stamp, value });
                 }
             }
             Kind::Restarted => {
                 self.tell_placer(number, Event::Restarted { node: source });
                 self.free_changed(number);
             }
-            Kind::BidAsked => self.tell_placer(number, Event::BidAsked { node: source }),
+            Kind::BidAsked => {
+                self.tell_placer(number, Event::BidAsked { node: source, id: value.into() })
+            }
             Kind::Bid => {
                 if let Some(peer) = self.topology.peer_of(number, source) {
-                    self.tell_placer(number, Event::Bid { peer, free: value });
+                    let id = message.page.into();
+                    self.tell_placer(number, Event::Bid { peer, id, free: value });
                 }
             }
             Kind::ReservationAsked => {
-                self.tell_placer(number, Event::ReservationAsked { node: source })
+                self.tell_placer(number, Event::ReservationAsked { node: source, id: value.into() })
             }
             Kind::ReservationAnswered => {
                 if let Some(peer) = self.topology.peer_of(number, source) {
-                    self.tell_placer(
-                        number,
-                        Event::ReservationAnswered { peer, granted: value == 1 },
-                    );
+                    let (id, granted) = (value.into(), message.reserved);
+                    self.tell_placer(number, Event::ReservationAnswered { peer, id, granted });
                 }
             }
             Kind::ReservationReleased => {
-                self.tell_placer(number, Event::ReservationReleased { node: source });
+                let id = value.into();
+                self.tell_placer(number, Event::ReservationReleased { node: source, id });
                 self.free_changed(number);
             }
             Kind::PageOut => self.page_out_arrived(number, slot, message),

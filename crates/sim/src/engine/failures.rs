@@ -175,9 +175,10 @@ impl Engine<'_> {
             Kind::Fetch if source_up => self.not_here_arrived(source, message),
             Kind::BidAsked | Kind::ReservationAsked if source_up => {
                 if let Some(peer) = self.topology.peer_of(source, target) {
+                    let id = message.value.into();
                     let event = match message.kind {
-                        Kind::BidAsked => Event::Bid { peer, free: 0 },
-                        _ => Event::ReservationAnswered { peer, granted: false },
+                        Kind::BidAsked => Event::Bid { peer, id, free: 0 },
+                        _ => Event::ReservationAnswered { peer, id, granted: false },
                     };
                     self.tell_placer(source, event);
                 }

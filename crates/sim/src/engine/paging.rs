@@ -27,35 +27,43 @@ impl Engine<'_> {
 
     fn act(&mut self, number: u32, command: Command) {
         match command {
-            Command::Tell(value) => self.post_to_peers(Kind::Told, number, value),
-            Command::AskBids => self.post_to_peers(Kind::BidAsked, number, 0),
-            Command::AnswerBid { node, free } => {
-                self.post(Message::new(Kind::Bid, number, node, free));
+            Command::Tell { value, .. } => self.post_to_peers(Kind::Told, number, value),
+            Command::AskBids { id } => self.post_to_peers(Kind::BidAsked, number, id as u32),
+            Command::AnswerBid { node, id, free } => {
+                let page = id as u32;
+                self.post(Message { page, ..Message::new(Kind::Bid, number, node, free) });
             }
-            Command::AskReservation(peer) => {
+            Command::AskReservation { peer, id } => {
                 let target = self.topology.peer(number, peer);
-                self.post(Message::new(Kind::ReservationAsked, number, target, 0));
+                self.post(Message::new(Kind::ReservationAsked, number, target, id as u32));
             }
-            Command::AnswerReservation { node, granted } => {
-                self.post(Message::new(Kind::ReservationAnswered, number, node, granted.into()));
+            Command::AnswerReservation { node, id, granted } => {
+                self.post(Message {
+                    reserved: granted,
+                    ..Message::new(Kind::ReservationAnswered, number, node, id as u32)
+                });
                 if granted {
                     self.free_changed(number);
                 } else {
                     self.out.reservations_refused += u64::from(self.measuring);
                 }
             }
-            Command::ReleaseReservation(peer) => {
+            Command::ReleaseReservation { peer, id } => {
                 if self.config.run.canary == Canary::KeepReservation {
                     return;
                 }
                 let target = self.topology.peer(number, peer);
-                self.post(Message::new(Kind::ReservationReleased, number, target, 0));
+                self.post(Message::new(Kind::ReservationReleased, number, target, id as u32));
             }
             Command::Send { page, to, reserved } => {
                 let target = self.topology.peer(number, to);
                 self.send_page(
                     number,
-                    Message { reserved, ..page_message(Kind::PageOut, number, target, page) },
+                    Message {
+                        reserved: reserved.is_some(),
+                        value: reserved.unwrap_or_default() as u32,
+                        ..page_message(Kind::PageOut, number, target, page)
+                    },
                 );
             }
             Command::SendToDisk(page) => {
@@ -130,7 +138,7 @@ impl Engine<'_> {
     pub(super) fn avoid(&self, number: u32, owner: u32, source: u32) -> Avoid {
         let peer_of =
             |other: u32| if other == number { None } else { self.topology.peer_of(number, other) };
-        Avoid([peer_of(owner), peer_of(source)])
+        Avoid::new([peer_of(owner), peer_of(source)])
     }
 
     /// Puts a page in a node's hands.
@@ -169,7 +177,8 @@ impl Engine<'_> {
             entry.whereabouts = Whereabouts::Elsewhere;
             let content = entry.content;
             if message.reserved {
-                self.post(Message::new(Kind::ReservationReleased, number, target, 0));
+                let id = message.value;
+                self.post(Message::new(Kind::ReservationReleased, number, target, id));
             }
             self.checker.put(table, page, Place::Nowhere, content);
             self.release_frame(number, table, page);
@@ -300,13 +309,15 @@ impl Engine<'_> {
         }
         if self.goes_no_further(number, table, page, content) {
             if message.reserved {
-                self.tell_placer(number, Event::ReservationReleased { node: source });
+                let id = message.value.into();
+                self.tell_placer(number, Event::ReservationReleased { node: source, id });
                 self.free_changed(number);
             }
             return;
         }
+        let reserved = message.reserved.then_some(message.value.into());
         let mut arrival =
-            self.nodes[number as usize].placer.arrival(source, attempts.into(), message.reserved);
+            self.nodes[number as usize].placer.arrival(source, attempts.into(), reserved);
         if self.config.run.canary == Canary::OverfillNode
             && self.nodes[number as usize].used >= self.config.node.frames
         {

@@ -1,6 +1,6 @@
 //! Messages under way: sent, forwarded, arrived.
 
-use hiroma_policy::placement::{Event, Peer};
+use hiroma_policy::placement::{Event, Peer, Stamp};
 
 use crate::engine::{Engine, EventKind};
 use crate::message::{Kind, Message};
@@ -53,7 +53,7 @@ impl Engine<'_> {
                 // In a domain this has no consequences: the node only knows more.
                 self.nodes[target as usize].placer.handle(
                     self.now_ns,
-                    Event::Told { peer, value },
+                    Event::Told { peer, stamp: Stamp::default(), value },
                     &mut Vec::new(),
                 );
             }

@@ -49,7 +49,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let view = view(&frees, hops[..frees.len()].to_vec());
-        let avoid = Avoid(avoid);
+        let avoid = Avoid::new(avoid);
         for kind in PlacementKind::ALL {
             let (mut choice, mut rng) = (AnyChoice::new(kind), Rng::new(seed));
             let allowed = allowed(kind, &view, avoid);

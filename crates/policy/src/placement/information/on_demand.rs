@@ -1,28 +1,60 @@
-//! Bidding: a node that has a page to place asks all peers, and chooses when all have answered.
+//! Bidding: a node that has a page to place asks all peers, and chooses when all have answered, or
+//! when the deadline has passed.
+
+use crate::placement::view::Peer;
 
 /// The bids that one node waits for. Pages that have to leave meanwhile share the answers.
 #[derive(Clone, Debug, Default)]
 pub struct Bids {
-    missing: u32,
+    round: u64,
+    /// By peer: whether its answer is missing.
+    missing: Vec<bool>,
+    left: u32,
+    deadline_ns: Option<u64>,
 }
 
 impl Bids {
     /// Whether answers are missing.
     pub fn under_way(&self) -> bool {
-        self.missing > 0
+        self.left > 0
     }
 
-    /// Requests to `peers` peers are being sent.
-    pub fn ask(&mut self, peers: u32) {
-        debug_assert_eq!(self.missing, 0, "one round of bids at a time");
-        self.missing = peers;
+    /// Requests to `peers` peers are being sent as round `round`.
+    pub fn ask(&mut self, round: u64, peers: u32, deadline_ns: Option<u64>) {
+        debug_assert_eq!(self.left, 0, "one round of bids at a time");
+        self.missing.clear();
+        self.missing.resize(peers as usize, true);
+        (self.round, self.left, self.deadline_ns) = (round, peers, deadline_ns);
     }
 
-    /// A peer answered, or cannot be reached. Returns whether that was the last one.
-    pub fn answered(&mut self) -> bool {
-        let was = self.missing;
-        self.missing = was.saturating_sub(1);
-        was == 1
+    /// Whether the answer of `peer` in round `round` is missing.
+    pub fn expects(&self, round: u64, peer: Peer) -> bool {
+        let is_missing = self.missing.get(usize::from(peer.0)).copied();
+        round == self.round && self.left > 0 && is_missing == Some(true)
+    }
+
+    /// A peer answered in round `round`, or cannot be reached. Returns whether that was the last
+    /// one. A repeated answer, or one of an earlier round, does not count.
+    pub fn answered(&mut self, round: u64, peer: Peer) -> bool {
+        if round != self.round || self.left == 0 {
+            return false;
+        }
+        let missing = self.missing.get_mut(usize::from(peer.0)).map(std::mem::take);
+        self.left -= u32::from(missing == Some(true));
+        missing == Some(true) && self.left == 0
+    }
+
+    /// When the round ends without the missing answers, ns.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns.filter(|_| self.left > 0)
+    }
+
+    /// Ends the round if its deadline has passed. Returns the peers that did not answer.
+    pub fn expire(&mut self, now_ns: u64) -> Option<Vec<Peer>> {
+        self.deadline_ns().filter(|&deadline_ns| deadline_ns <= now_ns)?;
+        self.left = 0;
+        let peers = (0..).zip(&self.missing).filter(|(_, missing)| **missing);
+        Some(peers.map(|(peer, _)| Peer(peer)).collect())
     }
 }
 
@@ -33,9 +65,29 @@ mod tests {
     #[test]
     fn round_ends_once_at_last_answer() {
         let mut bids = Bids::default();
-        bids.ask(3);
-        let ends: Vec<bool> = (0..5).map(|_| bids.answered()).collect();
+        bids.ask(4, 3, None);
+        let ends: Vec<bool> = (0..5).map(|peer| bids.answered(4, Peer(peer))).collect();
         assert_eq!(ends, [false, false, true, false, false]);
         assert!(!bids.under_way());
+    }
+
+    #[test]
+    fn repeated_bid_and_bid_of_an_earlier_round_do_not_count() {
+        let mut bids = Bids::default();
+        bids.ask(4, 2, None);
+        assert!(!bids.answered(4, Peer(0)) && !bids.answered(4, Peer(0)));
+        assert!(!bids.answered(3, Peer(1)) && bids.under_way());
+        assert!(bids.answered(4, Peer(1)));
+    }
+
+    #[test]
+    fn round_ends_at_its_deadline_without_lost_bids() {
+        let mut bids = Bids::default();
+        bids.ask(1, 3, Some(70));
+        bids.answered(1, Peer(1));
+        assert_eq!((bids.expire(69), bids.deadline_ns()), (None, Some(70)));
+        assert_eq!(bids.expire(70), Some(vec![Peer(0), Peer(2)]));
+        assert!(!bids.under_way() && !bids.answered(1, Peer(0)));
+        assert_eq!(bids.deadline_ns(), None);
     }
 }

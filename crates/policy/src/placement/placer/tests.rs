@@ -17,15 +17,27 @@ fn leaving(page: u64) -> Leaving {
     Leaving { page, attempts: 0, avoid: Avoid::default() }
 }
 
-fn sent(page: u64, to: u16, reserved: bool) -> Command {
+fn sent(page: u64, to: u16, reserved: Option<u64>) -> Command {
     Command::Send { page: Leaving { attempts: 1, ..leaving(page) }, to: Peer(to), reserved }
+}
+
+fn asked(peer: u16, id: u64) -> Command {
+    Command::AskReservation { peer: Peer(peer), id }
+}
+
+fn granted(peer: u16, id: u64) -> Event {
+    Event::ReservationAnswered { peer: Peer(peer), id, granted: true }
 }
 
 fn only(placer: &mut Placer, open: u16, free: u32) {
     (0..4).for_each(|peer| {
         drop(commands(
             placer,
-            Event::Told { peer: Peer(peer), value: if peer == open { free } else { 0 } },
+            Event::Told {
+                peer: Peer(peer),
+                stamp: Stamp::default(),
+                value: if peer == open { free } else { 0 },
+            },
         ))
     });
 }
@@ -34,7 +46,7 @@ fn only(placer: &mut Placer, open: u16, free: u32) {
 fn page_goes_to_free_peer_or_disk() {
     let mut placer = placer(|_| ());
     only(&mut placer, 2, 1);
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(7))), [sent(7, 2, false)]);
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(7))), [sent(7, 2, None)]);
     only(&mut placer, 9, 0);
     assert_eq!(
         commands(&mut placer, Event::PageLeaves(leaving(7))),
@@ -56,13 +68,16 @@ fn own_sends_are_counted_only_if_configured() {
 fn refused_page_is_retried_then_sent_to_disk() {
     let mut placer = placer(|config| config.attempts_max = 2);
     (1..4).for_each(|peer| {
-        drop(commands(&mut placer, Event::Told { peer: Peer(peer), value: u32::from(peer == 3) }))
+        drop(commands(
+            &mut placer,
+            Event::Told { peer: Peer(peer), stamp: Stamp::default(), value: u32::from(peer == 3) },
+        ))
     });
     let page = Leaving { attempts: 2, ..leaving(5) };
     let next = commands(&mut placer, Event::Refused { peer: Peer(0), page });
     assert_eq!(
         next,
-        [Command::Send { page: Leaving { attempts: 3, ..page }, to: Peer(3), reserved: false }]
+        [Command::Send { page: Leaving { attempts: 3, ..page }, to: Peer(3), reserved: None }]
     );
     let page = Leaving { attempts: 3, ..page };
     assert_eq!(
@@ -80,9 +95,9 @@ fn page_without_frame_follows_failure_policy() {
         (FailureKind::Disk, Arrival::Disk),
     ] {
         let mut placer = placer(|config| config.on_failure = kind);
-        assert_eq!(placer.arrival(9, 1, false), Arrival::Keep);
+        assert_eq!(placer.arrival(9, 1, None), Arrival::Keep);
         commands(&mut placer, Event::Free(0));
-        assert_eq!(placer.arrival(9, 1, false), arrival);
+        assert_eq!(placer.arrival(9, 1, None), arrival);
     }
 }
 
@@ -92,15 +107,15 @@ fn page_waits_for_all_bids_and_takes_best() {
         (config.information, config.placement) =
             (InformationKind::OnDemand, PlacementKind::MostFree)
     });
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [Command::AskBids]);
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [Command::AskBids { id: 1 }]);
     assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(2))), []);
     for (peer, free) in [(0, 1), (1, 2), (3, 0)] {
-        assert_eq!(commands(&mut placer, Event::Bid { peer: Peer(peer), free }), []);
+        assert_eq!(commands(&mut placer, Event::Bid { peer: Peer(peer), id: 1, free }), []);
     }
     assert_eq!(placer.waiting(), 2);
-    let both = commands(&mut placer, Event::Bid { peer: Peer(2), free: 0 });
+    let both = commands(&mut placer, Event::Bid { peer: Peer(2), id: 1, free: 0 });
     assert_eq!(both.len(), 2);
-    assert_eq!(both[0], sent(1, 1, false), "the second page shares the answers");
+    assert_eq!(both[0], sent(1, 1, None), "the second page shares the answers");
 }
 
 #[test]
@@ -108,14 +123,11 @@ fn on_demand_reservation_precedes_send_and_retries_refusals() {
     let mut placer = placer(|config| {
         (config.reservation, config.placement) = (ReservationKind::OnDemand, PlacementKind::Fill)
     });
-    assert_eq!(
-        commands(&mut placer, Event::PageLeaves(leaving(1))),
-        [Command::AskReservation(Peer(0))]
-    );
-    let refused = Event::ReservationAnswered { peer: Peer(0), granted: false };
-    assert_eq!(commands(&mut placer, refused), [Command::AskReservation(Peer(1))]);
-    let granted = Event::ReservationAnswered { peer: Peer(1), granted: true };
-    assert_eq!(commands(&mut placer, granted), [sent(1, 1, true)]);
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [asked(0, 1)]);
+    let refused = Event::ReservationAnswered { peer: Peer(0), id: 1, granted: false };
+    assert_eq!(commands(&mut placer, refused), [asked(1, 2)]);
+    let granted = Event::ReservationAnswered { peer: Peer(1), id: 2, granted: true };
+    assert_eq!(commands(&mut placer, granted), [sent(1, 1, Some(2))]);
     assert_eq!(placer.waiting(), 0);
 }
 
@@ -124,18 +136,18 @@ fn promised_frame_is_kept_for_its_node() {
     let mut placer = placer(|config| config.on_failure = FailureKind::Return);
     commands(&mut placer, Event::Free(3));
     assert_eq!(
-        commands(&mut placer, Event::ReservationAsked { node: 40 }),
-        [Command::AnswerReservation { node: 40, granted: true }]
+        commands(&mut placer, Event::ReservationAsked { node: 40, id: 5 }),
+        [Command::AnswerReservation { node: 40, id: 5, granted: true }]
     );
     assert_eq!(placer.promised(), 1);
     commands(&mut placer, Event::Free(0));
     assert_eq!(
-        commands(&mut placer, Event::ReservationAsked { node: 41 }),
-        [Command::AnswerReservation { node: 41, granted: false }]
+        commands(&mut placer, Event::ReservationAsked { node: 41, id: 5 }),
+        [Command::AnswerReservation { node: 41, id: 5, granted: false }]
     );
-    assert_eq!(placer.arrival(41, 1, false), Arrival::SendBack);
-    assert_eq!(placer.arrival(40, 1, true), Arrival::Keep);
-    assert_eq!((placer.promised(), placer.arrival(40, 1, true)), (0, Arrival::SendBack));
+    assert_eq!(placer.arrival(41, 1, None), Arrival::SendBack);
+    assert_eq!(placer.arrival(40, 1, Some(5)), Arrival::Keep);
+    assert_eq!((placer.promised(), placer.arrival(40, 1, Some(5))), (0, Arrival::SendBack));
 }
 
 #[test]
@@ -144,38 +156,30 @@ fn advance_reservation_uses_frame_and_requests_next() {
         (config.reservation, config.placement) = (ReservationKind::InAdvance, PlacementKind::Fill)
     });
     assert_eq!(commands(&mut placer, Event::Free(33)), []);
-    assert_eq!(commands(&mut placer, Event::Free(32)), [Command::AskReservation(Peer(0))]);
+    assert_eq!(commands(&mut placer, Event::Free(32)), [asked(0, 1)]);
     assert_eq!(commands(&mut placer, Event::Free(31)), [], "one request is under way");
-    assert_eq!(
-        commands(&mut placer, Event::ReservationAnswered { peer: Peer(0), granted: true }),
-        []
-    );
+    assert_eq!(commands(&mut placer, granted(0, 1)), []);
     assert_eq!(
         commands(&mut placer, Event::PageLeaves(leaving(1))),
-        [sent(1, 0, true), Command::AskReservation(Peer(0))]
+        [sent(1, 0, Some(1)), asked(0, 2)]
     );
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(2))), [asked(0, 3)]);
+    assert_eq!(commands(&mut placer, granted(0, 2)), [sent(2, 0, Some(2))]);
+    commands(&mut placer, granted(0, 3));
     assert_eq!(
-        commands(&mut placer, Event::PageLeaves(leaving(2))),
-        [Command::AskReservation(Peer(0))]
+        commands(&mut placer, Event::Free(60)),
+        [Command::ReleaseReservation { peer: Peer(0), id: 3 }]
     );
-    let granted = Event::ReservationAnswered { peer: Peer(0), granted: true };
-    assert_eq!(commands(&mut placer, granted), [sent(2, 0, true)]);
-    commands(&mut placer, granted);
-    assert_eq!(commands(&mut placer, Event::Free(60)), [Command::ReleaseReservation(Peer(0))]);
 }
 
 #[test]
 fn advance_reservation_without_peers_falls_to_disk() {
     let mut placer = placer(|config| config.reservation = ReservationKind::InAdvance);
     only(&mut placer, 1, 3);
-    let asked = commands(&mut placer, Event::PageLeaves(leaving(1)));
-    assert_eq!(
-        asked,
-        [Command::AskReservation(Peer(1)); 2],
-        "one for the page and one to have ready"
-    );
-    let refused = Event::ReservationAnswered { peer: Peer(1), granted: false };
-    let (first, second) = (commands(&mut placer, refused), commands(&mut placer, refused));
+    let requests = commands(&mut placer, Event::PageLeaves(leaving(1)));
+    assert_eq!(requests, [asked(1, 1), asked(1, 2)], "one for the page and one to have ready");
+    let refused = |id| Event::ReservationAnswered { peer: Peer(1), id, granted: false };
+    let (first, second) = (commands(&mut placer, refused(1)), commands(&mut placer, refused(2)));
     assert_eq!([first, second].concat(), [Command::SendToDisk(leaving(1))]);
     assert_eq!(placer.waiting(), 0);
 }
@@ -187,14 +191,21 @@ fn gradient_informs_neighbours_and_sends_pages_down() {
     (0..4).for_each(|peer| {
         drop(commands(
             &mut placer,
-            Event::Told { peer: Peer(peer), value: 3 - u32::from(peer == 2) },
+            Event::Told {
+                peer: Peer(peer),
+                stamp: Stamp::default(),
+                value: 3 - u32::from(peer == 2),
+            },
         ))
     });
-    assert_eq!(commands(&mut placer, Event::Free(0)), [Command::Tell(3)]);
-    assert_eq!(commands(&mut placer, Event::Told { peer: Peer(1), value: 1 }), [Command::Tell(2)]);
-    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(4))), [sent(4, 1, false)]);
-    assert_eq!(placer.arrival(3, 1, false), Arrival::SendOn);
-    assert_eq!(commands(&mut placer, Event::Free(1)), [Command::Tell(0)]);
+    assert_eq!(commands(&mut placer, Event::Free(0)), [Command::Tell { sequence: 0, value: 3 }]);
+    assert_eq!(
+        commands(&mut placer, Event::Told { peer: Peer(1), stamp: Stamp::default(), value: 1 }),
+        [Command::Tell { sequence: 0, value: 2 }]
+    );
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(4))), [sent(4, 1, None)]);
+    assert_eq!(placer.arrival(3, 1, None), Arrival::SendOn);
+    assert_eq!(commands(&mut placer, Event::Free(1)), [Command::Tell { sequence: 0, value: 0 }]);
 }
 
 #[test]
@@ -225,4 +236,164 @@ fn idle_node_is_small() {
     let placer = placer(|_| ());
     assert!(size_of::<Placer>() <= 112, "{} bytes", size_of::<Placer>());
     assert_eq!(placer.heap_bytes(), 0);
+}
+
+/// A node in a network that loses, repeats and reorders messages; it has heard peers `0..heard`.
+fn confirming(heard: u16, change: impl FnOnce(&mut PlacementConfig)) -> Placer {
+    let mut placer = placer(|config| {
+        (config.confirm, config.placement) = (true, PlacementKind::Fill);
+        change(config);
+    });
+    (0..heard).for_each(|peer| drop(commands(&mut placer, told(peer, 1, 1, 64))));
+    placer
+}
+
+fn told(peer: u16, epoch: u32, sequence: u32, value: u32) -> Event {
+    Event::Told { peer: Peer(peer), stamp: Stamp { epoch, sequence }, value }
+}
+
+/// Lets time pass up to `until_ns`; what the placer does about it, without reports.
+fn pass(placer: &mut Placer, until_ns: u64) -> Vec<Command> {
+    let mut all = Vec::new();
+    while let Some(now_ns) = placer.deadline_ns().filter(|&now_ns| now_ns <= until_ns) {
+        placer.handle(now_ns, Event::Tick, &mut all);
+    }
+    all.retain(|command| !matches!(command, Command::Tell { .. }));
+    all
+}
+
+const ANSWER_NS: u64 = 20_000_000;
+
+#[test]
+fn lost_bid_ends_the_round_at_its_deadline() {
+    let mut placer = confirming(4, |config| config.information = InformationKind::OnDemand);
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [Command::AskBids { id: 1 }]);
+    for peer in [0, 1, 3] {
+        let free = u32::from(peer == 3);
+        assert_eq!(commands(&mut placer, Event::Bid { peer: Peer(peer), id: 1, free }), []);
+    }
+    assert_eq!(pass(&mut placer, ANSWER_NS - 1), []);
+    assert_eq!(pass(&mut placer, ANSWER_NS), [sent(1, 3, None)]);
+    assert_eq!((placer.waiting(), placer.view().free(Peer(2))), (0, 0));
+    let late = Event::Bid { peer: Peer(2), id: 1, free: 50 };
+    assert_eq!(commands(&mut placer, late), []);
+    assert_eq!(placer.view().free(Peer(2)), 0, "a late bid is not believed");
+}
+
+#[test]
+fn repeated_bid_does_not_close_the_round() {
+    let mut placer = confirming(4, |config| config.information = InformationKind::OnDemand);
+    commands(&mut placer, Event::PageLeaves(leaving(1)));
+    for _ in 0..4 {
+        assert_eq!(commands(&mut placer, Event::Bid { peer: Peer(0), id: 1, free: 0 }), []);
+    }
+    assert_eq!(placer.waiting(), 1);
+}
+
+#[test]
+fn lost_answer_to_a_reservation_is_overcome() {
+    let mut placer = confirming(2, |config| config.reservation = ReservationKind::OnDemand);
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [asked(0, 1)]);
+    let release = |peer, id| Command::ReleaseReservation { peer: Peer(peer), id };
+    assert_eq!(pass(&mut placer, ANSWER_NS), [release(0, 1), asked(1, 2)]);
+    let gave_up = Command::SendToDisk(Leaving { attempts: 2, ..leaving(1) });
+    assert_eq!(pass(&mut placer, 2 * ANSWER_NS), [release(1, 2), gave_up]);
+    assert_eq!(commands(&mut placer, granted(0, 1)), [release(0, 1)], "too late");
+}
+
+#[test]
+fn page_does_not_wait_for_ever_for_a_frame_in_advance() {
+    let mut placer = confirming(1, |config| config.reservation = ReservationKind::InAdvance);
+    assert_eq!(commands(&mut placer, Event::PageLeaves(leaving(1))), [asked(0, 1), asked(0, 2)]);
+    let all = pass(&mut placer, 10 * ANSWER_NS);
+    assert_eq!(all.last(), Some(&Command::SendToDisk(leaving(1))), "{all:?}");
+    assert_eq!(placer.waiting(), 0);
+}
+
+#[test]
+fn repeated_requests_promise_one_frame_until_the_lease_ends() {
+    let mut placer = confirming(0, |config| config.lease_ns = 900);
+    for _ in 0..62 {
+        assert_eq!(
+            commands(&mut placer, Event::ReservationAsked { node: 40, id: 5 }),
+            [Command::AnswerReservation { node: 40, id: 5, granted: true }]
+        );
+    }
+    assert_eq!(placer.promised(), 1);
+    pass(&mut placer, 899);
+    assert_eq!(placer.promised(), 1);
+    pass(&mut placer, 900);
+    assert_eq!(placer.promised(), 0);
+}
+
+#[test]
+fn reordered_and_repeated_reports_are_not_believed() {
+    let mut placer = confirming(0, |_| ());
+    let believed = [(1, 1, 9), (1, 3, 0), (1, 2, 9), (1, 1, 9), (2, 1, 7), (1, 4, 5)];
+    let views = believed.map(|(epoch, sequence, value)| {
+        commands(&mut placer, told(0, epoch, sequence, value));
+        placer.view().free(Peer(0))
+    });
+    assert_eq!(views, [9, 0, 0, 0, 7, 7]);
+}
+
+#[test]
+fn peer_that_was_never_heard_is_unknown() {
+    let mut placer = confirming(0, |_| ());
+    let page = leaving(3);
+    assert_eq!(commands(&mut placer, Event::PageLeaves(page)), [Command::SendToDisk(page)]);
+    commands(&mut placer, told(2, 1, 1, 5));
+    assert_eq!(commands(&mut placer, Event::PageLeaves(page)), [sent(3, 2, None)]);
+}
+
+#[test]
+fn silent_suspected_and_restarted_peers_become_unknown() {
+    let mut placer = confirming(3, |config| config.refresh_ns = 1000);
+    commands(&mut placer, Event::Suspected(Peer(0)));
+    commands(&mut placer, Event::Heard { peer: Peer(1), epoch: 2 });
+    assert_eq!([0, 1, 2].map(|peer| placer.view().free(Peer(peer))), [0, 0, 64]);
+    pass(&mut placer, 3000);
+    assert_eq!(placer.view().free(Peer(2)), 64);
+    pass(&mut placer, 6000);
+    assert_eq!(placer.view().free(Peer(2)), 0);
+}
+
+#[test]
+fn what_was_told_is_told_again() {
+    let mut placer = confirming(0, |config| config.refresh_ns = 1000);
+    let mut all = Vec::new();
+    while let Some(now_ns) = placer.deadline_ns().filter(|&now_ns| now_ns <= 10_000) {
+        placer.handle(now_ns, Event::Tick, &mut all);
+    }
+    let numbers: Vec<u32> = all
+        .iter()
+        .map(|command| match command {
+            Command::Tell { sequence, value: 64 } => *sequence,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(numbers, (1..=10).collect::<Vec<u32>>());
+}
+
+#[test]
+fn peers_join_and_return_under_the_same_name() {
+    let mut placer = confirming(4, |_| ());
+    let peer = placer.join(None, 1);
+    assert_eq!((peer, placer.view().free(peer)), (Peer(4), 0));
+    commands(&mut placer, told(4, 1, 1, 9));
+    assert_eq!(placer.view().free(peer), 9);
+    assert_eq!(placer.join(Some(peer), 2), peer);
+    assert_eq!((placer.view().free(peer), placer.view().hops()[4]), (0, 2));
+}
+
+#[test]
+fn draining_node_offers_nothing() {
+    let mut placer = confirming(0, |_| ());
+    let told = commands(&mut placer, Event::Draining(true));
+    assert_eq!(told, [Command::Tell { sequence: 1, value: 0 }]);
+    assert_ne!(placer.arrival(9, 1, None), Arrival::Keep);
+    let asked = commands(&mut placer, Event::ReservationAsked { node: 9, id: 1 });
+    assert_eq!(asked, [Command::AnswerReservation { node: 9, id: 1, granted: false }]);
+    commands(&mut placer, Event::Draining(false));
+    assert_eq!(placer.arrival(9, 1, None), Arrival::Keep);
 }

@@ -3,22 +3,50 @@
 use crate::placement::placer::Leaving;
 use crate::placement::view::Peer;
 
+/// One request without an answer.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    id: u64,
+    peer: Peer,
+    page: Leaving,
+    deadline_ns: u64,
+}
+
 /// Pages that wait for an answer, each with the peer that was asked.
 #[derive(Clone, Debug, Default)]
 pub struct OnDemand {
-    waiting: Vec<(Peer, Leaving)>,
+    waiting: Vec<Asked>,
 }
 
 impl OnDemand {
-    /// `page` waits for `peer`.
-    pub fn wait(&mut self, peer: Peer, page: Leaving) {
-        self.waiting.push((peer, page));
+    /// `page` waits until `deadline_ns` for the answer of `peer` to request `id`.
+    pub fn wait(&mut self, id: u64, peer: Peer, page: Leaving, deadline_ns: u64) {
+        self.waiting.push(Asked { id, peer, page, deadline_ns });
     }
 
-    /// `peer` answered. Returns the page that has waited longest for it.
-    pub fn answered(&mut self, peer: Peer) -> Option<Leaving> {
-        let place = self.waiting.iter().position(|&(asked, _)| asked == peer)?;
-        Some(self.waiting.remove(place).1)
+    /// Request `id` was answered. Returns the page that waits for it.
+    pub fn answered(&mut self, id: u64) -> Option<Leaving> {
+        let place = self.waiting.iter().position(|asked| asked.id == id)?;
+        Some(self.waiting.remove(place).page)
+    }
+
+    /// A request whose deadline has passed: its number, its peer, the page.
+    pub fn expired(&mut self, now_ns: u64) -> Option<(u64, Peer, Leaving)> {
+        let place = self.waiting.iter().position(|asked| asked.deadline_ns <= now_ns)?;
+        let Asked { id, peer, page, .. } = self.waiting.remove(place);
+        Some((id, peer, page))
+    }
+
+    /// The page is no longer to be placed. Returns the request to be released.
+    pub fn cancel(&mut self, page: u64) -> Option<(u64, Peer)> {
+        let place = self.waiting.iter().position(|asked| asked.page.page == page)?;
+        let Asked { id, peer, .. } = self.waiting.remove(place);
+        Some((id, peer))
+    }
+
+    /// The earliest deadline, ns.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.waiting.iter().map(|asked| asked.deadline_ns).min()
     }
 
     /// Pages that wait.
