@@ -13,6 +13,7 @@
 //! | [`choice`] | which node gets it | 2.3 |
 //! | [`failure`] | what happens if no frame is free there | 2.3 |
 //! | [`reservation`] | whether a frame is reserved before | 2.4 |
+//! | [`hearing`], [`member`] | what to believe where messages are lost and nodes fail | |
 
 pub mod choice;
 mod config;
@@ -20,6 +21,7 @@ pub mod failure;
 pub mod gradient;
 pub mod hearing;
 pub mod information;
+pub mod member;
 mod placer;
 pub mod replacement;
 pub mod reservation;

@@ -10,165 +10,15 @@ use super::choice::{AnyChoice, Choice};
 use super::config::{InformationKind, PlacementConfig, ReservationKind, ScopeKind};
 use super::failure::{Arrival, without_frame};
 use super::gradient::Gradient;
-use super::hearing::{Hearing, Stamp};
+use super::hearing::Hearing;
 use super::information::{AnyInformation, Bids, Information, OnChange, Periodic, Watermarks};
 use super::reservation::{InAdvance, OnDemand, Promises, Reserved};
 use super::view::{Avoid, Neighbourhood, Peer, View};
 
-/// A page on its way out.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leaving {
-    /// The shell's number for it.
-    pub page: u64,
-    /// How often it was sent already.
-    pub attempts: u32,
-    /// Peers that it must not go to.
-    pub avoid: Avoid,
-}
+mod asking;
+mod events;
 
-/// What happened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// This node has this many free frames, without promised ones ([`Placer::promised`]).
-    Free(u32),
-    /// A page has to leave: from a frame, or on arrival because it cannot stay.
-    PageLeaves(Leaving),
-    /// A peer reported its free frames, or its proximity (gradient).
-    Told {
-        /// The peer.
-        peer: Peer,
-        /// Which of its reports; only looked at with `confirm`.
-        stamp: Stamp,
-        /// Frames; hops.
-        value: u32,
-    },
-    /// A message of any kind arrived from a peer (with `confirm`).
-    Heard {
-        /// The peer.
-        peer: Peer,
-        /// Its incarnation.
-        epoch: u32,
-    },
-    /// A peer is believed not to work: it gets no pages until it reports again.
-    Suspected(Peer),
-    /// A page that waits here is no longer to be placed.
-    Cancelled(u64),
-    /// Whether this node is to be emptied: it reports no free frames and promises none.
-    Draining(bool),
-    /// A node, named `node` by the shell, has lost its memory.
-    Restarted {
-        /// The node.
-        node: u32,
-    },
-    /// A page was returned because the peer had no frame, or cannot be reached.
-    Refused {
-        /// The peer that returned it.
-        peer: Peer,
-        /// The page; `attempts` counts all attempts so far.
-        page: Leaving,
-    },
-    /// A node requests a bid.
-    BidAsked {
-        /// The shell's name for the node.
-        node: u32,
-        /// Its round of bids.
-        id: u64,
-    },
-    /// A bid.
-    Bid {
-        /// The bidder.
-        peer: Peer,
-        /// The round that it answers.
-        id: u64,
-        /// Free frames; 0 also for a peer that cannot be reached.
-        free: u32,
-    },
-    /// A node requests the reservation of a frame.
-    ReservationAsked {
-        /// The shell's name for the node.
-        node: u32,
-        /// Its request: a repeated one has the same number.
-        id: u64,
-    },
-    /// The answer to a reservation.
-    ReservationAnswered {
-        /// The peer that answered.
-        peer: Peer,
-        /// The request.
-        id: u64,
-        /// Whether a frame is reserved; false also for a peer that cannot be reached.
-        granted: bool,
-    },
-    /// A reservation is released.
-    ReservationReleased {
-        /// The shell's name for the node.
-        node: u32,
-        /// The request.
-        id: u64,
-    },
-    /// The time that [`Placer::deadline_ns`] returned may have come.
-    Tick,
-}
-
-/// What the shell is to do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
-    /// Tell all peers.
-    Tell {
-        /// The number of the report.
-        sequence: u32,
-        /// Free frames, or proximity.
-        value: u32,
-    },
-    /// Request bids from all peers.
-    AskBids {
-        /// The round.
-        id: u64,
-    },
-    /// Answer a node that requested a bid.
-    AnswerBid {
-        /// The shell's name for the node.
-        node: u32,
-        /// Its round.
-        id: u64,
-        /// Free frames.
-        free: u32,
-    },
-    /// Request a reservation from a peer.
-    AskReservation {
-        /// The peer.
-        peer: Peer,
-        /// The request.
-        id: u64,
-    },
-    /// Answer a node that requested a reservation; with a grant the shell has one free frame less.
-    AnswerReservation {
-        /// The shell's name for the node.
-        node: u32,
-        /// Its request.
-        id: u64,
-        /// Whether a frame is reserved.
-        granted: bool,
-    },
-    /// Release a reservation.
-    ReleaseReservation {
-        /// The peer.
-        peer: Peer,
-        /// The request.
-        id: u64,
-    },
-    /// Send a page.
-    Send {
-        /// The page; `attempts` includes this one.
-        page: Leaving,
-        /// The destination.
-        to: Peer,
-        /// The request by which a frame is reserved for it there, if one is.
-        reserved: Option<u64>,
-    },
-    /// Send a page to disk.
-    SendToDisk(Leaving),
-}
+pub use events::{Command, Event, Leaving};
 
 /// With `confirm`, silence for so many refreshes makes a peer unknown.
 const SILENT_REFRESHES: u64 = 4;
@@ -200,6 +50,11 @@ impl Shared {
             diameter,
             config,
         }
+    }
+
+    /// The choices.
+    pub fn config(&self) -> &PlacementConfig {
+        &self.config
     }
 
     /// Number of peers.
@@ -444,39 +299,6 @@ impl Placer {
         }
     }
 
-    /// Ends what has waited too long, and reports again what a peer may not have received.
-    fn expire(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
-        self.dealings().promises.expire(now_ns);
-        if let Some(silent) = self.dealings().bids.expire(now_ns) {
-            silent.into_iter().for_each(|peer| self.unknown(now_ns, peer, commands));
-            self.place_bidding(now_ns, commands);
-        }
-        while let Some((id, peer, page)) = self.dealings().on_demand.expired(now_ns) {
-            commands.push(Command::ReleaseReservation { peer, id });
-            self.unknown(now_ns, peer, commands);
-            self.place(now_ns, Leaving { attempts: page.attempts + 1, ..page }, commands);
-        }
-        let mut again = false;
-        while let Some(Reserved { id, peer, .. }) = self.dealings().in_advance.expired(now_ns) {
-            commands.push(Command::ReleaseReservation { peer, id });
-            self.unknown(now_ns, peer, commands);
-            again = true;
-        }
-        while let Some(page) = self.dealings().in_advance.overdue(now_ns) {
-            commands.push(Command::SendToDisk(page));
-        }
-        if again && self.wants_frames() {
-            self.reserve(now_ns, commands);
-        }
-        if self.dealings().refresh_ns <= now_ns {
-            let limit_ns = self.shared.config.refresh_ns * SILENT_REFRESHES;
-            let silent: Vec<Peer> =
-                self.dealings().hearing.silent(now_ns.saturating_sub(limit_ns)).collect();
-            silent.into_iter().for_each(|peer| self.unknown(now_ns, peer, commands));
-            self.tell(now_ns, commands);
-        }
-    }
-
     fn tell(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
         let value = match &self.gradient {
             Some(gradient) => gradient.proximity().into(),
@@ -573,17 +395,6 @@ impl Placer {
         }
     }
 
-    fn ask_bids(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
-        if self.dealings().bids.under_way() {
-            return;
-        }
-        let confirm = self.shared.config.confirm;
-        let deadline_ns = confirm.then_some(self.answer_until_ns(now_ns));
-        let (peers, id) = (self.view.len() as u32, self.next_id());
-        self.dealings().bids.ask(id, peers, deadline_ns);
-        commands.push(Command::AskBids { id });
-    }
-
     /// Decides where a page goes, from what is known.
     fn place_known(&mut self, now_ns: u64, page: Leaving, commands: &mut Vec<Command>) {
         if self.shared.config.reservation == ReservationKind::InAdvance {
@@ -618,115 +429,6 @@ impl Placer {
     fn count_send(&mut self, peer: Peer) {
         if self.shared.config.count_own_sends {
             self.view.set(peer, self.view.free(peer).saturating_sub(1));
-        }
-    }
-
-    /// Whether frames are to be reserved: one that is no longer needed is not requested again.
-    fn wants_frames(&mut self) -> bool {
-        self.free <= self.shared.frames / 2 || self.dealings().in_advance.waiting() > 0
-    }
-
-    /// Requests as many frames as should be reserved. If there is no peer to ask, waiting pages go
-    /// to disk.
-    fn reserve(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
-        let wanted = self.shared.config.reserve_frames;
-        while self.dealings().in_advance.missing(wanted) > 0 {
-            let Some(peer) = self.choice.choose(&self.view, Avoid::default(), &mut self.rng) else {
-                while let Some(page) = self.dealings().in_advance.give_up() {
-                    commands.push(Command::SendToDisk(page));
-                }
-                return;
-            };
-            let (id, until_ns) = (self.next_id(), self.answer_until_ns(now_ns));
-            self.dealings().in_advance.asked(Reserved { id, peer, until_ns });
-            commands.push(Command::AskReservation { peer, id });
-        }
-    }
-
-    fn reservation_answered(
-        &mut self,
-        now_ns: u64,
-        peer: Peer,
-        id: u64,
-        granted: bool,
-        commands: &mut Vec<Command>,
-    ) {
-        if granted {
-            self.count_send(peer);
-        } else {
-            self.view.set(peer, 0);
-        }
-        if self.shared.config.reservation == ReservationKind::InAdvance {
-            self.advance_answered(now_ns, peer, id, granted, commands);
-            return;
-        }
-        match self.dealings().on_demand.answered(id) {
-            Some(page) if granted => commands.push(send(page, peer, Some(id))),
-            Some(page) => self.place_known(now_ns, page, commands),
-            None if granted => commands.push(Command::ReleaseReservation { peer, id }),
-            None => (),
-        }
-    }
-
-    fn advance_answered(
-        &mut self,
-        now_ns: u64,
-        peer: Peer,
-        id: u64,
-        granted: bool,
-        commands: &mut Vec<Command>,
-    ) {
-        if !granted {
-            let was_under_way = self.dealings().in_advance.refused(id);
-            if was_under_way && self.wants_frames() {
-                self.reserve(now_ns, commands);
-            }
-            return;
-        }
-        // The lender counts from its answer, so that the frame is certain for half of the lease.
-        let config = &self.shared.clone().config;
-        let more_ns = (config.lease_ns / 2).saturating_sub(config.answer_ns);
-        match self.dealings().in_advance.granted(id, more_ns) {
-            None => {
-                // A repeated answer must not release a frame that is in use.
-                if !self.dealings().in_advance.has(id) {
-                    commands.push(Command::ReleaseReservation { peer, id });
-                }
-            }
-            Some(Some(page)) if config.confirm && page.avoid.has(peer) => {
-                commands.push(Command::ReleaseReservation { peer, id });
-                commands.push(Command::SendToDisk(page));
-            }
-            Some(Some(page)) => {
-                commands.push(send(page, peer, Some(id)));
-                self.reserve(now_ns, commands);
-            }
-            Some(None) => (),
-        }
-    }
-
-    fn bid(&mut self, now_ns: u64, peer: Peer, id: u64, free: u32, commands: &mut Vec<Command>) {
-        let confirm = self.shared.config.confirm;
-        if confirm && !self.dealings().bids.expects(id, peer) {
-            return;
-        }
-        self.view.set(peer, free);
-        if self.dealings().bids.answered(id, peer) {
-            self.place_bidding(now_ns, commands);
-        }
-    }
-
-    /// Places the pages that waited for a round of bids.
-    fn place_bidding(&mut self, now_ns: u64, commands: &mut Vec<Command>) {
-        for page in std::mem::take(&mut self.dealings().bidding) {
-            self.place_known(now_ns, page, commands);
-            // The next page of the round takes this one into account.
-            if let Some(Command::Send { to, .. } | Command::AskReservation { peer: to, .. }) =
-                commands.last()
-            {
-                let to = *to;
-                self.view.set(to, self.view.free(to).saturating_sub(1));
-            }
         }
     }
 }

@@ -73,8 +73,7 @@ impl Neighbourhood {
 
     /// Adds a peer, of which nothing is known.
     fn add(&mut self, hops: u16) {
-        let push = |list: &[u16], value| list.iter().copied().chain([value]).collect();
-        self.hops = push(&self.hops, hops);
+        self.hops = self.hops.iter().copied().chain([hops]).collect();
         self.unheard = vec![0; self.hops.len()].into();
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::placement::Stamp;
 use crate::placement::config::{FailureKind, PlacementKind};
 
 fn placer(change: impl FnOnce(&mut PlacementConfig)) -> Placer {
