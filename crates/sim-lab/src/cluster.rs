@@ -254,7 +254,7 @@ mod tests {
                 "[policy]\nplacment = \"random\"",
                 "cluster.toml:2: `policy.placment`: there is no key `placment`, use one of `scope`, `domain_radius`, `peers_max`, `information`, \
                  `period_ns`, `high_permille`, `low_permille`, `placement`, `on_failure`, `attempts_max`, `reservation`, `reserve_frames`, \
-                 `replacement`, `count_own_sends`",
+                 `replacement`, `count_own_sends`, `confirm`, `answer_ns`, `lease_ns`, `refresh_ns`, `give_up_ns`, `copies`, `parity`",
             ),
             (
                 "[policy]\nplacement = \"best\"",
@@ -274,6 +274,27 @@ mod tests {
                 .starts_with("cluster.toml: `disk.count`: 16 disks at 8 nodes; allowed are 1 to 8"),
             "{message}"
         );
+    }
+
+    #[test]
+    fn faults_are_read_with_their_times_and_checked() {
+        let config = read(
+            "[faults]\nloss = 0.1\n[[faults.partitions]]\nfrom_ns = \"20ms\"\nuntil_ns = \"1s\"\ngroups = [[0, 1], [2]]\n",
+        )
+        .unwrap();
+        let partition = &config.faults.partitions[0];
+        assert_eq!((partition.from_ns, partition.until_ns), (20_000_000, 1_000_000_000));
+        assert!(config.confirms() && !Config::default().confirms());
+        for (text, message) in [
+            ("[faults]\nloss = 2.0", "`faults.loss`: 2 is out of range; allowed are 0 to 0.9"),
+            ("[[faults.crashes]]\nnode = 3\nfrom_ns = \"soon\"", "`faults.crashes.from_ns`: "),
+            ("[[faults.crashes]]\nnode = 999\nuntil_ns = 5", "needed is a node from 0 to 255"),
+            ("[policy]\ncopies = 2", "more than one copy needs policy.confirm = true"),
+            ("[policy]\nconfirm = true\nparity = [4]", "needed is [data, parity]"),
+        ] {
+            let told = read(text).unwrap_err();
+            assert!(told.contains(message), "{told}");
+        }
     }
 
     #[test]

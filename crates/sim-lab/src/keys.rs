@@ -88,6 +88,7 @@ fn collect(root: &Value, schema: &Value, prefix: &str, defaults: &Value, keys: &
 fn kind_of(name: &str, schema: &Value) -> String {
     let kind = match schema["type"].as_str() {
         Some("boolean") => "true or false",
+        Some("array") if is_of_tables(schema) => "list of tables",
         Some("array") => "list of numbers",
         Some("number" | "integer") if name.ends_with("_ns") => {
             "nanoseconds, or a time like \"20ms\""
@@ -96,6 +97,11 @@ fn kind_of(name: &str, schema: &Value) -> String {
         _ => "word",
     };
     kind.to_owned()
+}
+
+/// Whether the items of a list have keys themselves.
+fn is_of_tables(schema: &Value) -> bool {
+    schema["items"]["$ref"].is_string()
 }
 
 /// The words of an enumeration: each variant is a constant with a description.
@@ -191,7 +197,7 @@ mod tests {
 
     #[test]
     fn keys_are_found_by_path_table_and_last_part() {
-        assert_eq!(find("run.canary")[0].words.len(), 12);
+        assert_eq!(find("run.canary")[0].words.len(), 19);
         assert_eq!(find("domain_radius")[0].path, "policy.domain_radius");
         assert!(find("failures").len() == 3 && find("nonsense").is_empty());
         assert!(to_text(&find("network.switching")[0]).contains("store_and_forward"));

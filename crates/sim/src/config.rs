@@ -220,6 +220,73 @@ pub struct FailureConfig {
     pub detect_ns: u64,
 }
 
+/// Nodes that cannot reach each other for a while.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PartitionConfig {
+    /// When it begins, ns.
+    pub from_ns: u64,
+    /// When it ends, ns.
+    pub until_ns: u64,
+    /// Nodes that still reach each other, by number; all others are one more group.
+    pub groups: Vec<Vec<u32>>,
+}
+
+/// A node that fails, or is emptied, by script.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct OutageConfig {
+    /// The node.
+    pub node: u32,
+    /// When it begins, ns.
+    pub from_ns: u64,
+    /// When the node is available again, ns.
+    pub until_ns: u64,
+}
+
+/// What goes wrong in the network, and with the detection of failures. The disks are reached over
+/// a path of their own, which loses nothing.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct FaultConfig {
+    /// Share of messages that are lost, 0 to 1.
+    pub loss: f64,
+    /// Share of messages that arrive twice.
+    pub duplicate: f64,
+    /// Share of messages that others can overtake.
+    pub reorder: f64,
+    /// Longest additional time of a message that is overtaken, ns.
+    pub reorder_ns: u64,
+    /// Share of messages that are delayed.
+    pub delay: f64,
+    /// Mean additional time of a message that is delayed (exponential), ns.
+    pub delay_ns: u64,
+    /// Nodes that cannot reach each other: `[[faults.partitions]]` with `from_ns`, `until_ns` and
+    /// `groups`, a list of lists of nodes.
+    pub partitions: Vec<PartitionConfig>,
+    /// Nodes that fail by script, besides `failures`: `[[faults.crashes]]` with `node`, `from_ns` and
+    /// `until_ns`.
+    pub crashes: Vec<OutageConfig>,
+    /// Nodes that are emptied by script, and may be used again later: `[[faults.drains]]` with the
+    /// same keys.
+    pub drains: Vec<OutageConfig>,
+    /// Mean time until a node learns that another has failed, ns; 0: only by its silence.
+    pub detect_ns: u64,
+    /// Wrong suspicions in the whole machine, per second.
+    pub wrong_suspicions_per_s: f64,
+}
+
+impl FaultConfig {
+    /// Whether anything goes wrong.
+    pub fn any(&self) -> bool {
+        let shares = [self.loss, self.duplicate, self.reorder, self.delay];
+        shares.iter().chain([&self.wrong_suspicions_per_s]).any(|&share| share > 0.0)
+            || !self.partitions.is_empty()
+            || !self.crashes.is_empty()
+            || !self.drains.is_empty()
+    }
+}
+
 /// A bug built in on purpose, to test that the checkers find it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
@@ -249,6 +316,20 @@ pub enum Canary {
     DropDiscard,
     /// Reservations that are not used are not released.
     KeepReservation,
+    /// With `policy.confirm`: a page is not kept until its receipt is confirmed.
+    ForgetEarly,
+    /// With `policy.confirm`: pages that are not needed are not discarded, even when asked for.
+    KeepOrphans,
+    /// With `policy.confirm`: an old message that discards a page also discards newer ones.
+    BelieveOld,
+    /// With `policy.confirm`: questions without an answer are not repeated.
+    NeverRepeat,
+    /// With `policy.confirm`: one host in ten denies to have a page.
+    DenyPage,
+    /// With `policy.confirm`: a node that restarts does not say so.
+    SameEpoch,
+    /// With `policy.confirm`: a host that gets a newer version of a page keeps the older one.
+    KeepVersion,
 }
 
 /// Duration of a run, and what is measured and checked.
@@ -290,6 +371,8 @@ pub struct Config {
     pub policy: PlacementConfig,
     /// Failures of nodes.
     pub failures: FailureConfig,
+    /// What goes wrong in the network.
+    pub faults: FaultConfig,
     /// Duration, and what is measured and checked.
     pub run: RunConfig,
 }
@@ -359,6 +442,31 @@ impl Default for LoadConfig {
 impl Default for FailureConfig {
     fn default() -> Self {
         FailureConfig { mean_between_ns: 0, repair_ns: 500_000_000, detect_ns: 1_000_000 }
+    }
+}
+
+impl Default for FaultConfig {
+    fn default() -> Self {
+        FaultConfig {
+            loss: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
+            reorder_ns: 1_000_000,
+            delay: 0.0,
+            delay_ns: 30_000_000,
+            partitions: Vec::new(),
+            crashes: Vec::new(),
+            drains: Vec::new(),
+            detect_ns: 0,
+            wrong_suspicions_per_s: 0.0,
+        }
+    }
+}
+
+impl Config {
+    /// Whether messages are confirmed: by choice, or because there are faults.
+    pub fn confirms(&self) -> bool {
+        self.policy.confirm || self.faults.any()
     }
 }
 

@@ -12,6 +12,7 @@ mod error;
 mod histogram;
 mod load;
 mod machine;
+mod members;
 mod message;
 mod network;
 mod outcome;
@@ -23,14 +24,14 @@ mod transfers;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, DiskTime, FailureConfig, FirstTouch, FrameFree, LoadConfig,
-    NetworkConfig, NodeConfig, RunConfig, Spread, Switching, ThreadPlacement, TopologyConfig,
-    TopologyKind,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree,
+    LoadConfig, NetworkConfig, NodeConfig, OutageConfig, PartitionConfig, RunConfig, Spread,
+    Switching, ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
 pub use machine::{Load as MachineLoad, MachineConfig, MachineOutcome, ZoneConfig, run_machine};
-pub use outcome::{Messages, Outcome, Tally};
+pub use outcome::{FaultTally, Messages, Outcome, Tally};
 pub use trace::{TraceKind, TraceRecord};
 pub use transfers::{Transfer, Transferred, transfer_all};
 pub use validate::{Problem, TIME_MAX_NS};
@@ -45,6 +46,9 @@ pub fn run(
     control: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Outcome, RunError> {
     config.validate().map_err(RunError::Config)?;
+    if config.confirms() {
+        return members::Engine::new(config, seed).run(control);
+    }
     engine::Engine::new(config, seed).run(control)
 }
 

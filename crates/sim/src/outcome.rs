@@ -61,6 +61,30 @@ impl Messages {
     }
 }
 
+/// What went wrong, and what was done about it, over the whole run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FaultTally {
+    /// Messages lost, partitions not counted.
+    pub lost: u64,
+    /// Messages that arrived twice.
+    pub repeated: u64,
+    /// Messages that were delayed or overtaken.
+    pub delayed: u64,
+    /// Messages that a partition stopped.
+    pub cut: u64,
+    /// Messages that arrived at a node that had failed.
+    pub unheard: u64,
+    /// Suspicions, wrong ones included.
+    pub suspicions: u64,
+    /// Pages that were made whole after a piece was lost.
+    pub repaired: u64,
+    /// Guests that their host wrote to its disk.
+    pub spilled: u64,
+    /// Nodes that were emptied.
+    pub drained: u64,
+}
+
 /// Measurements between the end of the warm-up and the end of the run.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -152,10 +176,18 @@ pub struct Outcome {
     /// Lost work of those threads: time since they started, ns.
     pub work_lost_ns: u64,
 
+    /// What went wrong in the network; nothing without `confirm` and faults.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub faults: FaultTally,
+
     /// Bytes carried by each link over the whole run, by link number; empty unless requested.
     pub link_bytes: Vec<u64>,
     /// Number of checks; a run in which a check fails is an error and has no outcome.
     pub checks: u64,
+}
+
+fn is_default(tally: &FaultTally) -> bool {
+    *tally == FaultTally::default()
 }
 
 impl Outcome {

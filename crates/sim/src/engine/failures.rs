@@ -69,12 +69,7 @@ impl Engine<'_> {
         self.checker.take(table, page, place);
         self.checker.lost(table, page);
         self.out.pages_lost += u64::from(self.measuring);
-        let by = if let Place::Frame(node) | Place::Hand(node) = place {
-            node
-        } else {
-            self.tables.get(table).node
-        };
-        self.release_frame(by, table, page);
+        self.release_lost(table, page);
         self.tables.page(table, page).whereabouts = Whereabouts::Lost;
         let (owner, live) = (self.tables.get(table).node, self.tables.get(table).live);
         if !live {

@@ -249,6 +249,16 @@ impl Engine<'_> {
         }
     }
 
+    /// A page is lost on its way: the frame that it left becomes free when its node detects that
+    /// nobody answers. The node that failed says nothing.
+    pub(super) fn release_lost(&mut self, table: u32, page: u32) {
+        let frame = std::mem::replace(&mut self.tables.page(table, page).held, NO_HOLD);
+        if frame != NO_HOLD {
+            let time_ns = self.now_ns + self.config.failures.detect_ns;
+            self.at(time_ns, EventKind::FrameFree, frame);
+        }
+    }
+
     /// A frame in use is no longer needed: the thread may be waiting for one.
     pub(super) fn frame_unused(&mut self, number: u32) {
         if self.canary_acts(Canary::LeakFrame, 100) {

@@ -1,0 +1,480 @@
+//! The cluster with faults: messages are lost, repeated and reordered, links are cut, nodes fail.
+//!
+//! Each node is a [`Member`] and what is physically there ([`node`]). A node acts only on what is
+//! its own and what messages say; only the checks ([`audit`]) look at several nodes at once.
+
+mod act;
+mod audit;
+mod faults;
+mod mail;
+mod node;
+mod threads;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use hiroma_policy::placement::member::{Event, Member};
+use hiroma_policy::placement::replacement::AnyRanking;
+use hiroma_policy::placement::{Peer, PlacementConfig, Rng, ScopeKind, Shared};
+
+use crate::config::{Canary, Config};
+use crate::disk::Disks;
+use crate::error::{Progress, RunError, Violation};
+use crate::load::{Arrivals, ThreadPlan};
+use crate::network::Network;
+use crate::outcome::Outcome;
+use crate::queue::Queue;
+use crate::random::{Normal, exponential};
+use crate::topology::Topology;
+use faults::Faults;
+use mail::Post;
+use node::Node;
+
+/// Events between two calls of `control`.
+const EVENTS_PER_LOOK: u64 = 1 << 14;
+/// Number of audits in a run.
+const AUDITS: u64 = 16;
+/// After the end, the cluster has so many leases to come to rest.
+const REST_LEASES: u64 = 3;
+
+/// Event types; the low 32 bits of a payload identify the object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum EventKind {
+    /// A message is at the next node or switch.
+    Hop,
+    /// A message is handled by its receiver.
+    Deliver,
+    /// A disk has done what a message requested.
+    DiskDone,
+    /// A thread continues.
+    Run,
+    /// A member's deadline.
+    Tick,
+    /// A process arrives.
+    Arrive,
+    /// Measuring begins.
+    Measure,
+    /// A random node fails.
+    Fail,
+    /// A node fails by script.
+    Crash,
+    /// A node is repaired.
+    Repair,
+    /// A node begins to be emptied, or is used again.
+    Drain,
+    /// A node suspects another.
+    Suspect,
+    /// Somebody suspects somebody without reason.
+    SuspectWrongly,
+    /// Threads end, and with them the faults.
+    End,
+    /// Everything must be at rest.
+    Rest,
+}
+
+const EVENT_KINDS: [EventKind; 15] = [
+    EventKind::Hop,
+    EventKind::Deliver,
+    EventKind::DiskDone,
+    EventKind::Run,
+    EventKind::Tick,
+    EventKind::Arrive,
+    EventKind::Measure,
+    EventKind::Fail,
+    EventKind::Crash,
+    EventKind::Repair,
+    EventKind::Drain,
+    EventKind::Suspect,
+    EventKind::SuspectWrongly,
+    EventKind::End,
+    EventKind::Rest,
+];
+
+/// A process whose threads have not all ended.
+#[derive(Clone, Copy, Debug)]
+struct Process {
+    arrived_ns: u64,
+    threads_left: u32,
+}
+
+/// The cluster.
+pub struct Engine<'a> {
+    config: &'a Config,
+    policy: PlacementConfig,
+    seed: u64,
+    now_ns: u64,
+    events: u64,
+    queue: Queue,
+    topology: Topology,
+    network: Network,
+    disks: Disks,
+    nodes: Vec<Node>,
+    shared: Arc<Shared>,
+    post: Post,
+    faults: Faults,
+    normal: Normal,
+    arrivals: Arrivals,
+    processes: Vec<Process>,
+    free_processes: Vec<u32>,
+    failures: Rng,
+    violation: Option<Violation>,
+    out: Outcome,
+    measuring: bool,
+    ended: bool,
+    busy_nodes: u64,
+    integrated_ns: u64,
+    frames_used_ns: u128,
+    used_frames: u64,
+    waiting: u64,
+    canary_turns: u64,
+    /// Requests that were sent, for the canary.
+    asked: BTreeSet<(u32, u64, u8)>,
+    /// Pieces that owners have accepted as kept: owner, page, host, attempt.
+    accepted: BTreeSet<(u32, u64, u32, u64)>,
+    plans: Vec<(u32, ThreadPlan)>,
+}
+
+impl<'a> Engine<'a> {
+    /// The machine of a valid configuration, idle.
+    pub fn new(config: &'a Config, seed: u64) -> Self {
+        let policy = PlacementConfig { confirm: true, ..config.policy.clone() };
+        let radius = match policy.scope {
+            ScopeKind::Gradient => 1,
+            ScopeKind::Domain => policy.domain_radius,
+            ScopeKind::Disk => 0,
+        };
+        let topology = Topology::new(config, radius, policy.peers_max);
+        let (at, of_node) = topology.disks(config.disk.count);
+        let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
+        let hops = topology.peer_hops();
+        let shared = Arc::new(Shared::new(policy.clone(), hops, config.node.frames, diameter));
+        let nodes =
+            (0..topology.nodes()).map(|_| Node::new(AnyRanking::new(policy.replacement))).collect();
+        let piece_bytes = config.node.page_bytes.div_ceil(policy.pieces().0.into());
+        Engine {
+            seed,
+            now_ns: 0,
+            events: 0,
+            queue: Queue::default(),
+            network: Network::new(
+                &config.network,
+                topology.links(),
+                piece_bytes,
+                config.run.count_links,
+            ),
+            disks: Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed),
+            nodes,
+            shared,
+            post: Post::default(),
+            faults: Faults::new(&config.faults, topology.nodes(), seed),
+            normal: Normal::new(),
+            arrivals: Arrivals::new(&config.load, seed),
+            processes: Vec::new(),
+            free_processes: Vec::new(),
+            failures: Rng::part(seed, 3),
+            violation: None,
+            out: Outcome::default(),
+            measuring: false,
+            ended: false,
+            busy_nodes: 0,
+            integrated_ns: 0,
+            frames_used_ns: 0,
+            used_frames: 0,
+            waiting: 0,
+            canary_turns: 0,
+            asked: BTreeSet::new(),
+            accepted: BTreeSet::new(),
+            plans: Vec::new(),
+            topology,
+            policy,
+            config,
+        }
+    }
+
+    /// Runs to the end.
+    pub fn run(mut self, control: &mut dyn FnMut(Progress) -> bool) -> Result<Outcome, RunError> {
+        let run = &self.config.run;
+        let end_ns = run.warmup_ns + run.duration_ns;
+        self.begin(end_ns);
+        let audit_every_ns = (end_ns / AUDITS).max(1);
+        let (mut looked, mut audit_ns) = (0, audit_every_ns);
+        while let Some((time_ns, payload)) = self.queue.pop() {
+            self.now_ns = time_ns;
+            self.events += 1;
+            let what = EVENT_KINDS[(payload >> 32) as usize & 15];
+            self.dispatch(what, payload as u32);
+            if run.check && self.now_ns >= audit_ns {
+                audit_ns = self.now_ns + audit_every_ns;
+                self.audit();
+                self.find_stuck(run.stuck_after_ns)?;
+            }
+            if let Some(violation) = self.violation.take() {
+                return Err(RunError::Wrong(violation));
+            }
+            if what == EventKind::End && !run.check {
+                break;
+            }
+            if what == EventKind::Rest {
+                if !run.drain || self.nodes.iter().all(|node| node.thread.is_none()) {
+                    break;
+                }
+                self.plan_rest(self.rest_ns());
+            }
+            if self.events - looked >= EVENTS_PER_LOOK {
+                looked = self.events;
+                let progress = Progress { now_ns: self.now_ns, end_ns, events: self.events };
+                if !control(progress) {
+                    return Err(RunError::Stopped(progress));
+                }
+            }
+        }
+        if run.check {
+            self.find_stuck(0)?;
+            self.rest();
+        }
+        match self.violation.take() {
+            Some(violation) => Err(RunError::Wrong(violation)),
+            None => Ok(self.finish()),
+        }
+    }
+
+    fn begin(&mut self, end_ns: u64) {
+        self.out = Outcome {
+            seed: self.seed,
+            nodes: self.nodes.len() as u64,
+            links: self.topology.links().into(),
+            disks: self.config.disk.count.into(),
+            measured_ns: self.config.run.duration_ns,
+            ..Outcome::default()
+        };
+        self.at(self.config.run.warmup_ns, EventKind::Measure, 0);
+        (0..self.nodes.len() as u32).for_each(|node| self.start_member(node));
+        if self.config.failures.mean_between_ns > 0 {
+            self.plan_failure();
+        }
+        let faults = &self.config.faults;
+        for outage in &faults.crashes {
+            self.at(outage.from_ns, EventKind::Crash, outage.node);
+            self.at(outage.until_ns, EventKind::Repair, outage.node);
+        }
+        for outage in &faults.drains {
+            self.at(outage.from_ns, EventKind::Drain, outage.node | 1 << 31);
+            self.at(outage.until_ns, EventKind::Drain, outage.node);
+        }
+        if faults.wrong_suspicions_per_s > 0.0 {
+            self.plan_suspicion();
+        }
+        let gap_ns = self.arrivals.gap_ns();
+        self.at(gap_ns, EventKind::Arrive, 0);
+        self.at(end_ns, EventKind::End, 0);
+    }
+
+    #[inline]
+    fn at(&mut self, time_ns: u64, what: EventKind, whom: u32) {
+        self.queue.push(time_ns, u64::from(what as u8) << 32 | u64::from(whom));
+    }
+
+    fn dispatch(&mut self, what: EventKind, whom: u32) {
+        match what {
+            EventKind::Hop => self.hop(whom),
+            EventKind::Deliver => self.deliver(whom),
+            EventKind::DiskDone => self.disk_done(whom),
+            EventKind::Run => self.thread_due(whom),
+            EventKind::Tick => self.tick(whom),
+            EventKind::Arrive => self.arrive(),
+            EventKind::Measure => self.begin_measuring(),
+            EventKind::Fail => self.fail(),
+            EventKind::Crash => self.crash(whom),
+            EventKind::Repair => self.repair(whom),
+            EventKind::Drain => self.drain(whom & !(1 << 31), whom >> 31 == 1),
+            EventKind::Suspect => self.suspect(whom >> 16, whom & 0xffff),
+            EventKind::SuspectWrongly => self.suspect_wrongly(),
+            EventKind::End => self.end(),
+            EventKind::Rest => (),
+        }
+    }
+
+    fn begin_measuring(&mut self) {
+        self.measuring = true;
+        self.integrate();
+        (self.frames_used_ns, self.out.node_busy_ns) = (0, 0);
+        self.network.restart_measuring(self.now_ns);
+        self.disks.restart_measuring(self.now_ns);
+    }
+
+    fn end(&mut self) {
+        self.integrate();
+        (self.ended, self.measuring) = (true, false);
+        self.out.frames_used_us = (self.frames_used_ns / 1000) as u64;
+        (self.out.link_busy_ns, self.out.link_busy_max_ns) = self.network.busy_ns(self.now_ns);
+        (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
+        self.out.events = self.events;
+        self.plan_rest(self.rest_ns());
+    }
+
+    fn rest_ns(&self) -> u64 {
+        let outages = self.config.faults.crashes.iter().map(|outage| outage.until_ns);
+        let last_ns = outages.max().unwrap_or(0).saturating_sub(self.now_ns);
+        last_ns.max(self.config.failures.repair_ns) + REST_LEASES * self.policy.lease_ns
+    }
+
+    /// Ends the run `after_ns` from now, or later if threads go on.
+    fn plan_rest(&mut self, after_ns: u64) {
+        self.at(self.now_ns + after_ns, EventKind::Rest, 0);
+    }
+
+    fn finish(mut self) -> Outcome {
+        self.out.link_bytes = self.network.bytes().to_vec();
+        self.out
+    }
+
+    /// Integrates busy nodes and used frames up to now; to be called before either changes.
+    fn integrate(&mut self) {
+        let span_ns = self.now_ns - self.integrated_ns;
+        self.integrated_ns = self.now_ns;
+        if !self.ended {
+            self.out.node_busy_ns += self.busy_nodes * span_ns;
+            self.frames_used_ns += u128::from(self.used_frames) * u128::from(span_ns);
+        }
+    }
+
+    fn node(&mut self, number: u32) -> &mut Node {
+        &mut self.nodes[number as usize]
+    }
+
+    /// How many guests share a frame.
+    fn pieces(&self) -> u32 {
+        self.policy.pieces().0.into()
+    }
+
+    /// Starts a node in its next incarnation.
+    fn start_member(&mut self, number: u32) {
+        let peers = self.shared.peers();
+        let names = (0..peers).map(|peer| self.topology.peer(number, Peer(peer))).collect();
+        let same = self.config.run.canary == Canary::SameEpoch;
+        let (now_ns, shared) = (self.now_ns, self.shared.clone());
+        let node = &mut self.nodes[number as usize];
+        node.epoch += 1;
+        let seed = Rng::part(self.seed, u64::from(number) << 32 | u64::from(node.epoch)).next_u64();
+        let epoch = if same { 1 } else { node.epoch };
+        node.member = Some(Member::new(shared, number, epoch, names, seed, now_ns));
+        node.told_free = self.config.node.frames;
+        self.plan_tick(number);
+    }
+
+    fn plan_tick(&mut self, number: u32) {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[number as usize];
+        let Some(member) = &node.member else { return };
+        let due_ns = member.deadline_ns().max(now_ns + 1);
+        if due_ns < node.tick_ns && due_ns < 1 << 47 {
+            node.tick_ns = due_ns;
+            self.at(due_ns, EventKind::Tick, number);
+        }
+    }
+
+    fn tick(&mut self, number: u32) {
+        let now_ns = self.now_ns;
+        let node = self.node(number);
+        if node.tick_ns == now_ns && node.member.is_some() {
+            node.tick_ns = u64::MAX;
+            self.tell(number, Event::Tick, None);
+        }
+    }
+
+    fn plan_failure(&mut self) {
+        let mean_ns = self.config.failures.mean_between_ns as f64;
+        let gap_ns = exponential(&mut self.failures, mean_ns).min(1 << 46);
+        self.at(self.now_ns + gap_ns, EventKind::Fail, 0);
+    }
+
+    fn fail(&mut self) {
+        if self.ended {
+            return;
+        }
+        let number = self.failures.below(self.nodes.len() as u32);
+        if self.nodes[number as usize].member.is_some() {
+            self.crash(number);
+            self.at(self.now_ns + self.config.failures.repair_ns, EventKind::Repair, number);
+        }
+        self.plan_failure();
+    }
+
+    /// A node loses its memory and its thread.
+    fn crash(&mut self, number: u32) {
+        if self.ended || self.nodes[number as usize].member.is_none() {
+            return;
+        }
+        self.out.node_failures += u64::from(self.measuring);
+        if let Some(plan) = self.kill_thread(number) {
+            self.node(number).queue.push_front(plan);
+        }
+        self.integrate();
+        let pieces = self.pieces();
+        let ranking = AnyRanking::new(self.policy.replacement);
+        let node = &mut self.nodes[number as usize];
+        self.used_frames -= u64::from(node.used(pieces));
+        node.lost_memory(ranking);
+        self.plan_detection(number);
+    }
+
+    fn repair(&mut self, number: u32) {
+        if self.nodes[number as usize].member.is_none() {
+            self.start_member(number);
+            self.start_next(number);
+        }
+    }
+
+    fn drain(&mut self, number: u32, on: bool) {
+        self.node(number).is_drained = false;
+        self.tell(number, Event::Drain(on), None);
+    }
+
+    /// Other nodes learn of a failure, each at its own time.
+    fn plan_detection(&mut self, number: u32) {
+        let mean_ns = self.config.faults.detect_ns;
+        let nodes = self.nodes.len() as u32;
+        if mean_ns == 0 || nodes > 1 << 15 {
+            return;
+        }
+        for other in (0..nodes).filter(|&other| other != number) {
+            let late_ns = self.faults.exponential_ns(mean_ns);
+            self.at(self.now_ns + late_ns, EventKind::Suspect, other << 16 | number);
+        }
+    }
+
+    fn suspect(&mut self, by: u32, node: u32) {
+        if self.nodes[by as usize].member.is_some() {
+            self.out.faults.suspicions += 1;
+            self.tell(by, Event::Suspected(node), None);
+        }
+    }
+
+    fn plan_suspicion(&mut self) {
+        let mean_ns = (1e9 / self.config.faults.wrong_suspicions_per_s) as u64;
+        let gap_ns = self.faults.exponential_ns(mean_ns.max(1));
+        self.at(self.now_ns + gap_ns, EventKind::SuspectWrongly, 0);
+    }
+
+    fn suspect_wrongly(&mut self) {
+        if self.ended {
+            return;
+        }
+        let nodes = self.nodes.len() as u32;
+        let (by, node) = (self.faults.node(nodes), self.faults.node(nodes));
+        if by != node {
+            self.suspect(by, node);
+        }
+        self.plan_suspicion();
+    }
+
+    /// Whether a canary acts now: each time it could `every` times.
+    fn canary_acts(&mut self, canary: Canary, every: u64) -> bool {
+        if self.config.run.canary != canary {
+            return false;
+        }
+        self.canary_turns += 1;
+        self.canary_turns % every == 0
+    }
+}

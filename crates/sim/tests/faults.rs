@@ -1,0 +1,230 @@
+//! The cluster with faults: whatever messages are lost, repeated and reordered, links cut and nodes
+//! failing, no page is lost that a copy survives, none is in two versions, nobody waits for ever,
+//! and nothing is left over.
+
+use hiroma_policy::placement::{
+    FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
+    Rng, ScopeKind,
+};
+use hiroma_sim::{Canary, Config, OutageConfig, PartitionConfig, RunError, TopologyKind, run};
+
+const MS: u64 = 1_000_000;
+
+/// A small cluster under load, without faults.
+fn small() -> Config {
+    let mut config = Config::default();
+    (config.topology.kind, config.topology.dims) = (TopologyKind::FullBisection, vec![6]);
+    config.policy = PlacementConfig {
+        confirm: true,
+        domain_radius: 2,
+        answer_ns: 10 * MS,
+        refresh_ns: 50 * MS,
+        lease_ns: 1_000 * MS,
+        give_up_ns: 5_000 * MS,
+        ..PlacementConfig::default()
+    };
+    config.node.frames = 12;
+    (config.disk.count, config.disk.bytes_per_s) = (2, 50_000_000);
+    (config.load.arrivals_per_s, config.load.threads_mean, config.load.threads_sd) = (30.0, 3, 1);
+    (config.load.accesses, config.load.virtual_pages_max) = (600, 24);
+    config.load.reads_per_write = 2;
+    (config.run.warmup_ns, config.run.duration_ns) = (10 * MS, 400 * MS);
+    config.run.stuck_after_ns = 8_000 * MS;
+    config
+}
+
+#[test]
+fn quiet_cluster_confirms_everything() {
+    let config = small();
+    let outcome = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    assert!(outcome.placed_remote > 10, "{outcome:?}");
+    assert_eq!(outcome.pages_lost, 0);
+}
+
+/// A schedule: policies, redundancy and faults drawn from its seed.
+fn schedule(seed: u64) -> Config {
+    let mut rng = Rng::part(seed, 0x5c4e);
+    let mut pick = |count: u32| rng.below(count);
+    let mut config = small();
+    let policy = &mut config.policy;
+    policy.information =
+        [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand]
+            [pick(3) as usize];
+    policy.placement = PlacementKind::ALL[pick(PlacementKind::ALL.len() as u32) as usize];
+    policy.on_failure =
+        [FailureKind::Cascade, FailureKind::Return, FailureKind::Replace, FailureKind::Disk]
+            [pick(4) as usize];
+    policy.reservation =
+        [ReservationKind::None, ReservationKind::OnDemand, ReservationKind::InAdvance]
+            [pick(3) as usize];
+    policy.replacement =
+        [ReplacementKind::Lru, ReplacementKind::Fifo, ReplacementKind::Lfu, ReplacementKind::Clock]
+            [pick(4) as usize];
+    match pick(6) {
+        0 => policy.copies = 2,
+        1 => policy.copies = 3,
+        2 => policy.parity = vec![2, 1],
+        3 => policy.parity = vec![2, 2],
+        _ => (),
+    }
+    if pick(8) == 0 {
+        policy.scope = ScopeKind::Gradient;
+        policy.reservation = ReservationKind::None;
+        (config.topology.kind, config.topology.dims) = (TopologyKind::Torus2d, vec![3, 2]);
+    }
+    config.load.arrivals_per_s = f64::from(10 + pick(60));
+    config.run.drain = pick(2) == 0;
+    let faults = &mut config.faults;
+    faults.loss = f64::from(pick(4)) * 0.05;
+    faults.duplicate = f64::from(pick(3)) * 0.1;
+    faults.reorder = f64::from(pick(3)) * 0.2;
+    faults.reorder_ns = u64::from(1 + pick(20)) * MS;
+    faults.delay = f64::from(pick(2)) * 0.03;
+    faults.delay_ns = 40 * MS;
+    faults.wrong_suspicions_per_s = f64::from(pick(2)) * 20.0;
+    faults.detect_ns = u64::from(pick(2)) * 20 * MS;
+    for _ in 0..pick(3) {
+        let from_ns = u64::from(pick(300)) * MS;
+        let until_ns = from_ns + u64::from(1 + pick(300)) * MS;
+        let groups = vec![(0..6).filter(|_| pick(2) == 0).collect::<Vec<u32>>()];
+        if !groups[0].is_empty() {
+            faults.partitions.push(PartitionConfig { from_ns, until_ns, groups });
+        }
+    }
+    let outage = |pick: &mut dyn FnMut(u32) -> u32| {
+        let from_ns = u64::from(pick(350)) * MS;
+        let until_ns = from_ns + u64::from(1 + pick(200)) * MS;
+        OutageConfig { node: pick(6), from_ns, until_ns }
+    };
+    if pick(3) == 0 {
+        faults.crashes = (0..1 + pick(2)).map(|_| outage(&mut pick)).collect();
+    }
+    if pick(4) == 0 {
+        faults.drains = vec![outage(&mut pick)];
+    }
+    if pick(4) == 0 {
+        config.failures.mean_between_ns = 100 * MS;
+        config.failures.repair_ns = 60 * MS;
+    }
+    config
+}
+
+/// `HIROMA_SCHEDULES` sets how many schedules are run, `HIROMA_SCHEDULE` the first one.
+fn number(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
+}
+
+#[test]
+fn schedules_with_faults_lose_nothing_and_come_to_rest() {
+    // Without optimization, a schedule takes ten times as long.
+    let ordinary = if cfg!(debug_assertions) { 1000 } else { 10_000 };
+    let (first, count) = (number("HIROMA_SCHEDULE", 0), number("HIROMA_SCHEDULES", ordinary));
+    let next = std::sync::atomic::AtomicU64::new(first);
+    let wrong = std::sync::Mutex::new(Vec::new());
+    let work = || {
+        let mut checks = 0;
+        loop {
+            let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            if seed >= first + count || wrong.lock().expect("no panic").len() >= 10 {
+                return checks;
+            }
+            match run(&schedule(seed), seed, &mut |_| true) {
+                Ok(outcome) => checks += outcome.checks,
+                Err(error) => {
+                    wrong.lock().expect("no panic").push(format!("schedule {seed}: {error}"))
+                }
+            }
+        }
+    };
+    let checks: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).sum()
+    });
+    let wrong = wrong.into_inner().expect("no panic");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(checks > 100 * count, "{checks} checks");
+}
+
+/// What a broken cluster is found by, in one of the first schedules.
+fn found(canary: Canary) -> String {
+    for seed in 0..400 {
+        let mut config = schedule(seed);
+        config.run.canary = canary;
+        match run(&config, seed, &mut |_| true) {
+            Ok(_) => (),
+            Err(error @ (RunError::Wrong(_) | RunError::Stuck(_))) => return error.to_string(),
+            Err(error) => panic!("{canary:?}: {error}"),
+        }
+    }
+    panic!("{canary:?} is not found");
+}
+
+#[test]
+fn every_broken_rule_is_found() {
+    let mut wrong = Vec::new();
+    for (canary, by) in [
+        (Canary::LosePage, "does not have it"),
+        (Canary::OverfillNode, "frames in use, of 12"),
+        (Canary::StaleContent, "but was written"),
+        (Canary::ForgetEarly, "content 4294967295"),
+        (Canary::KeepOrphans, "which has it at"),
+        (Canary::BelieveOld, "which believes it to be there"),
+        (Canary::NeverRepeat, "has waited for page"),
+        (Canary::DenyPage, "as lost, but pieces"),
+        (Canary::SameEpoch, "believes page"),
+        (Canary::KeepVersion, "has content"),
+    ] {
+        let told = found(canary);
+        if !told.contains(by) {
+            wrong.push(format!("{canary:?}: {told}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_seed_repeats_its_faults() {
+    let outcome = |seed| run(&schedule(seed), seed, &mut |_| true).expect("a good schedule");
+    for seed in 0..20 {
+        assert_eq!(outcome(seed), outcome(seed));
+    }
+}
+
+/// What happens in the first schedules: a test in which nothing goes wrong proves nothing.
+#[test]
+fn schedules_contain_every_kind_of_fault() {
+    let mut all = hiroma_sim::FaultTally::default();
+    let (mut lost, mut failed, mut on_disk, mut refused) = (0, 0, 0, 0);
+    for seed in 0..300 {
+        let outcome = run(&schedule(seed), seed, &mut |_| true).expect("a good schedule");
+        let faults = outcome.faults;
+        all.lost += faults.lost;
+        all.repeated += faults.repeated;
+        all.delayed += faults.delayed;
+        all.cut += faults.cut;
+        all.unheard += faults.unheard;
+        all.suspicions += faults.suspicions;
+        all.repaired += faults.repaired;
+        all.spilled += faults.spilled;
+        all.drained += faults.drained;
+        (lost, failed) = (lost + outcome.pages_lost, failed + outcome.node_failures);
+        (on_disk, refused) = (on_disk + outcome.placed_disk, refused + outcome.repeated_page_outs);
+    }
+    let counts = [
+        all.lost,
+        all.repeated,
+        all.delayed,
+        all.cut,
+        all.unheard,
+        all.suspicions,
+        all.repaired,
+        all.spilled,
+        all.drained,
+        lost,
+        failed,
+        on_disk,
+        refused,
+    ];
+    assert!(counts.iter().all(|&count| count >= 10), "{counts:?}");
+    println!("{counts:?}");
+}
