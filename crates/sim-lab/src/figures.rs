@@ -32,7 +32,7 @@ const fn figure(
 pub const RESPONSE: &str = "response_mean_ms";
 
 /// All figures, in the order in which they are shown.
-pub const FIGURES: [Figure; 27] = [
+pub const FIGURES: [Figure; 33] = [
     figure(RESPONSE, "response, mean", "ms", |run| run.response_ns.mean().map(ms)),
     figure("response_median_ms", "response, median", "ms", |run| quantile_ms(run, 500)),
     figure("response_p99_ms", "response, 99th percentile", "ms", |run| quantile_ms(run, 990)),
@@ -86,8 +86,19 @@ pub const FIGURES: [Figure; 27] = [
     figure("work_lost_ms", "work lost with them", "ms", |run| {
         (run.node_failures > 0).then(|| ms(run.work_lost_ns as f64))
     }),
+    figure("messages_lost", "messages lost", "", |run| some(run.faults.lost + run.faults.cut)),
+    figure("messages_repeated", "messages repeated", "", |run| some(run.faults.repeated)),
+    figure("suspicions", "suspicions", "", |run| some(run.faults.suspicions)),
+    figure("pages_repaired", "pages made whole again", "", |run| some(run.faults.repaired)),
+    figure("guests_spilled", "guests written to disk", "", |run| some(run.faults.spilled)),
+    figure("nodes_drained", "nodes emptied", "", |run| some(run.faults.drained)),
     figure("events", "events", "", |run| Some(run.events as f64)),
 ];
+
+/// Left out where it did not happen.
+fn some(count: u64) -> Option<f64> {
+    (count > 0).then_some(count as f64)
+}
 
 fn ms(ns: f64) -> f64 {
     ns / 1e6

@@ -172,12 +172,31 @@ impl Settings {
                             .map_err(|what| self.complain(&path, format!("`{path}`: {what}")))?,
                     );
                 }
+                (_, Value::Array(items)) => {
+                    let items = items.iter().map(|item| self.item(item, &path));
+                    base.insert(key.clone(), Value::Array(items.collect::<Result<_, _>>()?));
+                }
                 _ => {
                     base.insert(key.clone(), value.clone());
                 }
             }
         }
         Ok(())
+    }
+
+    /// An item of a list. The base has none with which a table could be merged: times are known by
+    /// their names.
+    fn item(&self, item: &Value, path: &str) -> Result<Value, SettingsError> {
+        let Value::Table(table) = item else { return Ok(item.clone()) };
+        let mut table = table.clone();
+        for (key, value) in table.iter_mut().filter(|(key, _)| key.ends_with("_ns")) {
+            if let Value::String(text) = value {
+                let ns = number(key, text)
+                    .map_err(|what| self.complain(path, format!("`{path}.{key}`: {what}")))?;
+                *value = Value::Integer(ns);
+            }
+        }
+        Ok(Value::Table(table))
     }
 }
 
