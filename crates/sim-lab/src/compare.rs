@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use hiroma_policy::placement::{
-    FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
-    ScopeKind,
+    CustomPlacement, FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind,
+    ReservationKind, ScopeKind,
 };
 use hiroma_report::{Axis, Kind, Plot, Point, Section, Series, Table, figures as digits};
 use hiroma_sim::{Config, TopologyKind};
@@ -46,10 +46,22 @@ pub struct Comparison {
 /// The reasonable combinations on `base`'s machine: every placement with every kind of information,
 /// with and without reservations; then the other choices one by one, as changes of the base's own;
 /// disk only; gradient if nodes are linked directly to each other.
+///
+/// A base with a policy of the user's own adds it to the placements.
 pub fn entrants(base: &Config) -> Vec<Entrant> {
+    entrants_with(base, &[])
+}
+
+/// The same with `own` placement policies beside the built-in ones.
+pub fn entrants_with(base: &Config, own: &[CustomPlacement]) -> Vec<Entrant> {
     let mut policies: Vec<PlacementConfig> = Vec::new();
     let domain = PlacementConfig { scope: ScopeKind::Domain, ..base.policy.clone() };
-    for placement in PlacementKind::ALL {
+    let based = match &base.policy.placement {
+        PlacementKind::Custom(_) => Some(base.policy.placement.clone()),
+        _ => None,
+    };
+    let own = based.into_iter().chain(own.iter().cloned().map(PlacementKind::Custom));
+    for placement in PlacementKind::ALL.into_iter().chain(own) {
         for information in
             [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand]
         {
@@ -63,7 +75,7 @@ pub fn entrants(base: &Config) -> Vec<Entrant> {
             };
             for &reservation in reservations {
                 policies.push(PlacementConfig {
-                    placement,
+                    placement: placement.clone(),
                     information,
                     reservation,
                     ..domain.clone()
@@ -109,7 +121,12 @@ fn name_of_policy(policy: &PlacementConfig, base: &PlacementConfig) -> String {
         ScopeKind::Gradient => return "gradient".to_owned(),
         ScopeKind::Domain => {}
     }
-    let mut parts = vec![single::name_of(&policy.placement), single::name_of(&policy.information)];
+    // The name of a file stays as it is.
+    let placement = match &policy.placement {
+        PlacementKind::Custom(custom) => custom.label().to_owned(),
+        kind => single::name_of(kind).replace('_', " "),
+    };
+    let mut parts = vec![single::name_of(&policy.information)];
     if policy.reservation != ReservationKind::None {
         parts.push(format!("reserve {}", single::name_of(&policy.reservation)));
     }
@@ -119,7 +136,7 @@ fn name_of_policy(policy: &PlacementConfig, base: &PlacementConfig) -> String {
     if policy.replacement != base.replacement {
         parts.push(single::name_of(&policy.replacement));
     }
-    parts.join(", ").replace('_', " ")
+    format!("{placement}, {}", parts.join(", ").replace('_', " "))
 }
 
 /// Runs all entrants with every seed and ranks them.

@@ -106,7 +106,9 @@ fn is_of_tables(schema: &Value) -> bool {
 
 /// The words of an enumeration: each variant is a constant with a description.
 fn words_of(schema: &Value) -> Vec<(String, String)> {
-    let variants = schema["oneOf"].as_array().into_iter().flatten();
+    // `anyOf` where one variant has no word of its own.
+    let variants = ["oneOf", "anyOf"].into_iter().find_map(|key| schema[key].as_array());
+    let variants = variants.into_iter().flatten();
     let described = variants.filter_map(|variant| {
         let about = variant["description"].as_str().unwrap_or_default().replace('\n', " ");
         Some((variant["const"].as_str()?.to_owned(), about))

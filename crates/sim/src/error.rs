@@ -37,6 +37,17 @@ pub struct Stuck {
     pub what: String,
 }
 
+/// A custom placement policy that gave no answer, or one that cannot be used.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PolicyFailure {
+    /// Simulated time, ns.
+    pub now_ns: u64,
+    /// Events so far: the same seed reaches the same place.
+    pub event: u64,
+    /// Which policy, and what it did.
+    pub what: String,
+}
+
 /// Why a run has no outcome.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,6 +65,9 @@ pub enum RunError {
         "wrong {0}; this is a bug of the model, not of the configuration: keep the configuration and the seed"
     )]
     Wrong(Violation),
+    /// A custom placement policy failed.
+    #[error("{0}")]
+    Policy(PolicyFailure),
     /// `control` stopped the run.
     #[error("stopped at {} ns of {} ns", .0.now_ns, .0.end_ns)]
     Stopped(Progress),
@@ -66,6 +80,12 @@ fn list(problems: &[Problem]) -> String {
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "at event {}, {} ns: {}", self.event, self.now_ns, self.what)
+    }
+}
+
+impl fmt::Display for PolicyFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (at event {}, {} ns)", self.what, self.event, self.now_ns)
     }
 }
 

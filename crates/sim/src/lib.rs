@@ -28,7 +28,7 @@ pub use config::{
     LoadConfig, NetworkConfig, NodeConfig, OutageConfig, PartitionConfig, RunConfig, Spread,
     Switching, ThreadPlacement, TopologyConfig, TopologyKind,
 };
-pub use error::{Progress, RunError, Stuck, Violation};
+pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
 pub use machine::{Load as MachineLoad, MachineConfig, MachineOutcome, ZoneConfig, run_machine};
 pub use outcome::{FaultTally, Messages, Outcome, Tally};

@@ -20,6 +20,11 @@ impl Rng {
         Rng(state ^ part)
     }
 
+    /// Its state: [`Rng::new`] of it goes on where this generator is.
+    pub fn state(&self) -> u64 {
+        self.0
+    }
+
     /// 64 random bits.
     #[inline]
     pub fn next_u64(&mut self) -> u64 {

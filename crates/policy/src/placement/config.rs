@@ -1,6 +1,8 @@
 //! The choices of a user: one value per question of the paper (sections 2.1 to 2.4), with the
 //! paper's defaults.
 
+use super::custom::CustomPlacement;
+
 /// When a node tells its peers how many frames it has free (section 2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(
@@ -36,7 +38,7 @@ pub enum ScopeKind {
 }
 
 /// Which node of the domain gets a page (section 2.3).
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 #[cfg_attr(
     feature = "serde",
     derive(serde::Serialize, serde::Deserialize, schemars::JsonSchema),
@@ -58,10 +60,14 @@ pub enum PlacementKind {
     RoundRobin,
     /// The first in a fixed order until it is full.
     Fill,
+    /// The one that a policy from outside of this crate chooses. Files name it in another way than
+    /// the others.
+    #[cfg_attr(feature = "serde", serde(untagged, skip_deserializing), schemars(skip))]
+    Custom(CustomPlacement),
 }
 
 impl PlacementKind {
-    /// All of them.
+    /// All that are part of this crate.
     pub const ALL: [PlacementKind; 7] = [
         PlacementKind::MostFree,
         PlacementKind::Nearest,
@@ -150,7 +156,8 @@ pub struct PlacementConfig {
     pub high_permille: Vec<u32>,
     /// Free frames, in thousandths of a node's memory: when reached from above, peers are informed.
     pub low_permille: Vec<u32>,
-    /// Which node gets a page.
+    /// Which node gets a page: one of the words, or a policy of your own (`wasm:FILE`,
+    /// `python:FILE`).
     pub placement: PlacementKind,
     /// What happens to a page that finds no frame.
     pub on_failure: FailureKind,

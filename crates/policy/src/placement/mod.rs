@@ -10,13 +10,14 @@
 //! | [`information`] | when peers are told how much is free | 2.1 |
 //! | [`view`], [`gradient`] | which nodes are asked: a domain, or neighbours only | 2.1 |
 //! | [`replacement`] | which page is evicted | 2.2 |
-//! | [`choice`] | which node gets it | 2.3 |
+//! | [`choice`], [`custom`] | which node gets it; by a policy from outside | 2.3 |
 //! | [`failure`] | what happens if no frame is free there | 2.3 |
 //! | [`reservation`] | whether a frame is reserved before | 2.4 |
 //! | [`hearing`], [`member`] | what to believe where messages are lost and nodes fail | |
 
 pub mod choice;
 mod config;
+pub mod custom;
 pub mod failure;
 pub mod gradient;
 pub mod hearing;
@@ -30,6 +31,9 @@ pub mod view;
 pub use config::{
     FailureKind, InformationKind, PIECES_MAX, PlacementConfig, PlacementKind, ReplacementKind,
     ReservationKind, ScopeKind,
+};
+pub use custom::{
+    CustomPlacement, NodePolicies, PeerState, PlacementPolicy, PolicyError, PolicySource, Request,
 };
 pub use failure::Arrival;
 pub use hearing::Stamp;

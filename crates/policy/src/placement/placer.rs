@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use super::Rng;
-use super::choice::{AnyChoice, Choice};
-use super::config::{InformationKind, PlacementConfig, ReservationKind, ScopeKind};
+use super::choice::{AnyChoice, Choice, Fill};
+use super::config::{InformationKind, PlacementConfig, PlacementKind, ReservationKind, ScopeKind};
+use super::custom::{CustomRun, PolicyError};
 use super::failure::{Arrival, without_frame};
 use super::gradient::Gradient;
 use super::hearing::Hearing;
@@ -36,6 +37,7 @@ pub struct Shared {
     marks: Arc<Watermarks>,
     frames: u32,
     diameter: u16,
+    custom: Option<Arc<CustomRun>>,
 }
 
 impl Shared {
@@ -43,11 +45,18 @@ impl Shared {
     /// peers, nearest first; for the gradient the peers are the neighbours.
     pub fn new(config: PlacementConfig, hops: Box<[u16]>, frames: u32, diameter: u16) -> Self {
         let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
+        let custom = match &config.placement {
+            PlacementKind::Custom(placement) if config.scope == ScopeKind::Domain => {
+                Some(Arc::new(CustomRun::start(placement)))
+            }
+            _ => None,
+        };
         Shared {
             around: Arc::new(Neighbourhood::new(hops, frames)),
             marks,
             frames,
             diameter,
+            custom,
             config,
         }
     }
@@ -55,6 +64,12 @@ impl Shared {
     /// The choices.
     pub fn config(&self) -> &PlacementConfig {
         &self.config
+    }
+
+    /// The first error of a custom placement policy: what the nodes do after it means nothing.
+    #[inline]
+    pub fn policy_failure(&self) -> Option<&PolicyError> {
+        self.custom.as_ref()?.failure()
     }
 
     /// Number of peers.
@@ -82,7 +97,7 @@ struct Dealings {
 }
 
 /// One node's part.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Placer {
     shared: Arc<Shared>,
     rng: Rng,
@@ -126,7 +141,11 @@ impl Placer {
                 gradient.told(Peer(peer), u16::MAX);
             }
         }
-        let (view, choice) = (View::new(around), AnyChoice::new(config.placement));
+        let view = View::new(around);
+        let choice = match config.scope {
+            ScopeKind::Domain => AnyChoice::new(&config.placement, shared.custom.as_ref()),
+            ScopeKind::Disk | ScopeKind::Gradient => AnyChoice::Fill(Fill),
+        };
         Placer { rng, view, choice, information, gradient, dealings, free: shared.frames, shared }
     }
 

@@ -55,6 +55,8 @@ pub struct Neighbourhood {
     pub hops: Box<[u16]>,
     /// Free frames assumed for each peer before its first message.
     unheard: Box<[u32]>,
+    /// All frames of each peer.
+    capacities: Box<[u32]>,
 }
 
 impl Neighbourhood {
@@ -62,8 +64,8 @@ impl Neighbourhood {
     pub fn new(hops: Box<[u16]>, frames: u32) -> Self {
         assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]), "peers are listed nearest first");
         assert!(hops.len() < usize::from(u16::MAX), "a domain has fewer than 65535 peers");
-        let unheard = vec![frames; hops.len()].into();
-        Neighbourhood { hops, unheard }
+        let unheard: Box<[u32]> = vec![frames; hops.len()].into();
+        Neighbourhood { hops, capacities: unheard.clone(), unheard }
     }
 
     /// The same peers, none of which has a free frame before its first message.
@@ -112,6 +114,12 @@ impl View {
     #[inline]
     pub fn hops(&self) -> &[u16] {
         &self.around.hops
+    }
+
+    /// All frames of `peer`.
+    #[inline]
+    pub fn capacity(&self, peer: Peer) -> u32 {
+        self.around.capacities[usize::from(peer.0)]
     }
 
     /// Free frames of `peer`.

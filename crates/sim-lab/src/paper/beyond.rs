@@ -51,16 +51,16 @@ impl Beyond {
         let ages: Vec<f64> = if params.quick { vec![1.0, 10.0, 100.0] } else { AGES_MS.to_vec() };
         let ages_free = &AGES_FREE_MS[..if params.quick { 1 } else { AGES_FREE_MS.len() }];
         let mut curve = |placement: PlacementKind, work: Work, free: bool| {
-            let config = |age_ms: f64| aged(params, placement, work, age_ms, free);
+            let config = |age_ms: f64| aged(params, &placement, work, age_ms, free);
             let name = format!("{}{}", name_of(&placement).replace('_', " "), work.text());
             book.curve(&name, if free { ages_free } else { &ages }, &params.seeds, config)
         };
         let two = [PlacementKind::MostFree, PlacementKind::TwoChoices];
         let three = [PlacementKind::MostFree, PlacementKind::TwoChoices, PlacementKind::Random];
         let herding = three.map(|kind| curve(kind, Work::Receiver, false)).to_vec();
-        let herding_links = two.map(|kind| curve(kind, Work::Links, false)).to_vec();
+        let herding_links = two.clone().map(|kind| curve(kind, Work::Links, false)).to_vec();
         let herding_free = [Work::Receiver, Work::Links, Work::None]
-            .map(|work| two.map(|kind| curve(kind, work, true)).to_vec());
+            .map(|work| two.clone().map(|kind| curve(kind, work, true)).to_vec());
         let modern = PRESETS.iter().filter(|preset| preset.name != "paper");
         let chosen = modern.filter(|preset| !params.quick || preset.name == "ethernet-25g");
         let presets = chosen.map(|preset| {
@@ -300,9 +300,9 @@ impl Work {
 }
 
 /// The paper's cluster with information of a given age.
-fn aged(params: &Params, placement: PlacementKind, work: Work, age_ms: f64, free: bool) -> Config {
+fn aged(params: &Params, placement: &PlacementKind, work: Work, age_ms: f64, free: bool) -> Config {
     let mut config = params.paper(MIDDLE, |policy| {
-        policy.placement = placement;
+        policy.placement = placement.clone();
         if age_ms > 0.0 {
             (policy.information, policy.period_ns) =
                 (InformationKind::Periodic, (age_ms * 1e6) as u64);
@@ -368,12 +368,12 @@ fn policies() -> Vec<(String, Change)> {
     let mut policies: Vec<(String, Change)> = Vec::new();
     // Filling one node after the other is meant for servers, not for peers.
     for placement in
-        PlacementKind::ALL.into_iter().filter(|&placement| placement != PlacementKind::Fill)
+        PlacementKind::ALL.into_iter().filter(|placement| *placement != PlacementKind::Fill)
     {
         let name = name_of(&placement).replace('_', " ");
         policies.push((
             name,
-            Box::new(move |policy: &mut PlacementConfig| policy.placement = placement),
+            Box::new(move |policy: &mut PlacementConfig| policy.placement = placement.clone()),
         ));
     }
     policies.push((
@@ -405,7 +405,7 @@ fn plan_failing(params: &Params, book: &mut Book) -> Vec<Failing> {
     ] {
         rows.push((
             name_of(&placement).replace('_', " "),
-            params.paper(MIDDLE, |policy| policy.placement = placement),
+            params.paper(MIDDLE, |policy| policy.placement = placement.clone()),
         ));
     }
     rows.push((

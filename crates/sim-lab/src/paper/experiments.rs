@@ -57,7 +57,7 @@ impl Experiments {
         for kind in [PlacementKind::MostFree, PlacementKind::Nearest, PlacementKind::Random] {
             let name = name_of(&kind).replace('_', " ");
             placement.push(book.curve(&name, rates, seeds, |rate| {
-                params.paper(rate, |policy| policy.placement = kind)
+                params.paper(rate, |policy| policy.placement = kind.clone())
             }));
         }
         let gradient = |rate| params.paper(rate, |policy| policy.scope = ScopeKind::Gradient);
@@ -70,7 +70,7 @@ impl Experiments {
         ] {
             let name = name_of(&kind).replace('_', " ");
             placement.push(book.curve(&name, rates, seeds, |rate| {
-                params.paper(rate, |policy| policy.placement = kind)
+                params.paper(rate, |policy| policy.placement = kind.clone())
             }));
         }
         let reservation =

@@ -305,7 +305,7 @@ mod tests {
             (7, 20.5, 1000)
         );
         assert_eq!(
-            (last.config.policy.placement, last.config.nodes()),
+            (last.config.policy.placement.clone(), last.config.nodes()),
             (PlacementKind::MostFree, 64)
         );
     }

@@ -13,12 +13,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use hiroma_policy::placement::replacement::AnyRanking;
-use hiroma_policy::placement::{Command, Event, Placer, Rng, ScopeKind, Shared};
+use hiroma_policy::placement::{Command, Event, Placer, PolicyError, Rng, ScopeKind, Shared};
 
 use crate::check::{Checker, Place};
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
-use crate::error::{Progress, RunError, Stuck};
+use crate::error::{PolicyFailure, Progress, RunError, Stuck};
 use crate::load::{Arrivals, ThreadPlan};
 use crate::message::{Kind, Messages};
 use crate::network::Network;
@@ -211,6 +211,9 @@ impl<'a> Engine<'a> {
             self.now_ns = time_ns;
             self.events += 1;
             self.dispatch(EVENT_KINDS[(payload >> 32) as usize & 15], payload as u32);
+            if let Some(error) = self.shared.policy_failure() {
+                return Err(self.policy_failed(error));
+            }
             if run.check && self.now_ns >= audit_ns {
                 audit_ns = self.now_ns + (end_ns / AUDITS).max(1);
                 self.audit();
@@ -235,6 +238,12 @@ impl<'a> Engine<'a> {
             }
         }
         self.finish(end_ns)
+    }
+
+    #[cold]
+    fn policy_failed(&self, error: &PolicyError) -> RunError {
+        let (now_ns, event) = (self.now_ns, self.events);
+        RunError::Policy(PolicyFailure { now_ns, event, what: error.to_string() })
     }
 
     fn begin(&mut self, end_ns: u64) {

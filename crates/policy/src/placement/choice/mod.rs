@@ -16,8 +16,11 @@ pub use round_robin::RoundRobin;
 pub use two_choices::TwoChoices;
 pub use weighted_nearest::WeightedNearest;
 
+use std::sync::Arc;
+
 use super::Rng;
 use super::config::PlacementKind;
+use super::custom::{Custom, CustomRun};
 use super::view::{Avoid, Peer, View};
 
 /// A way to choose among the peers that have a free frame as far as known.
@@ -27,7 +30,7 @@ pub trait Choice {
 }
 
 /// Any of the ways to choose.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub enum AnyChoice {
     /// See [`MostFree`].
     MostFree(MostFree),
@@ -43,11 +46,13 @@ pub enum AnyChoice {
     RoundRobin(RoundRobin),
     /// See [`Fill`].
     Fill(Fill),
+    /// See [`Custom`].
+    Custom(Box<Custom>),
 }
 
 impl AnyChoice {
-    /// The way to choose that `kind` names.
-    pub fn new(kind: PlacementKind) -> Self {
+    /// The way to choose that `kind` names; `custom` is what was started for a custom one.
+    pub fn new(kind: &PlacementKind, custom: Option<&Arc<CustomRun>>) -> Self {
         match kind {
             PlacementKind::MostFree => AnyChoice::MostFree(MostFree),
             PlacementKind::Nearest => AnyChoice::Nearest(Nearest),
@@ -56,6 +61,10 @@ impl AnyChoice {
             PlacementKind::TwoChoices => AnyChoice::TwoChoices(TwoChoices),
             PlacementKind::RoundRobin => AnyChoice::RoundRobin(RoundRobin::default()),
             PlacementKind::Fill => AnyChoice::Fill(Fill),
+            PlacementKind::Custom(placement) => {
+                let run = custom.cloned().unwrap_or_else(|| Arc::new(CustomRun::start(placement)));
+                AnyChoice::Custom(Box::new(Custom::new(run)))
+            }
         }
     }
 }
@@ -71,6 +80,7 @@ impl Choice for AnyChoice {
             AnyChoice::TwoChoices(choice) => choice.choose(view, avoid, rng),
             AnyChoice::RoundRobin(choice) => choice.choose(view, avoid, rng),
             AnyChoice::Fill(choice) => choice.choose(view, avoid, rng),
+            AnyChoice::Custom(choice) => choice.choose(view, avoid, rng),
         }
     }
 }

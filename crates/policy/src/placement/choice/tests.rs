@@ -16,7 +16,7 @@ fn view(frees: &[u32], mut hops: Vec<u16>) -> View {
 }
 
 /// All peers that the rule allows, found by exhaustive search.
-fn allowed(kind: PlacementKind, view: &View, avoid: Avoid) -> BTreeSet<u16> {
+fn allowed(kind: &PlacementKind, view: &View, avoid: Avoid) -> BTreeSet<u16> {
     let peers: Vec<u16> = (0..view.len() as u16)
         .filter(|&peer| view.free(Peer(peer)) > 0 && !avoid.has(Peer(peer)))
         .collect();
@@ -37,6 +37,7 @@ fn allowed(kind: PlacementKind, view: &View, avoid: Avoid) -> BTreeSet<u16> {
         PlacementKind::Random | PlacementKind::TwoChoices | PlacementKind::RoundRobin => {
             peers.iter().copied().collect()
         }
+        PlacementKind::Custom(_) => unreachable!("it has no rule"),
     }
 }
 
@@ -51,8 +52,8 @@ proptest! {
         let view = view(&frees, hops[..frees.len()].to_vec());
         let avoid = Avoid::new(avoid);
         for kind in PlacementKind::ALL {
-            let (mut choice, mut rng) = (AnyChoice::new(kind), Rng::new(seed));
-            let allowed = allowed(kind, &view, avoid);
+            let (mut choice, mut rng) = (AnyChoice::new(&kind, None), Rng::new(seed));
+            let allowed = allowed(&kind, &view, avoid);
             for _ in 0..5 {
                 match choice.choose(&view, avoid, &mut rng) {
                     Some(peer) => prop_assert!(allowed.contains(&peer.0), "{kind:?} chose {peer:?} of {allowed:?}"),
@@ -67,9 +68,9 @@ proptest! {
         let view = view(&frees, hops[..frees.len()].to_vec());
         for kind in PlacementKind::ALL {
             if matches!(kind, PlacementKind::TwoChoices) { continue; }
-            let (mut choice, mut rng) = (AnyChoice::new(kind), Rng::new(seed));
+            let (mut choice, mut rng) = (AnyChoice::new(&kind, None), Rng::new(seed));
             let seen: BTreeSet<u16> = (0..600).filter_map(|_| choice.choose(&view, Avoid::default(), &mut rng)).map(|peer| peer.0).collect();
-            prop_assert_eq!(seen, allowed(kind, &view, Avoid::default()), "{:?}", kind);
+            prop_assert_eq!(seen, allowed(&kind, &view, Avoid::default()), "{:?}", kind);
         }
     }
 }
