@@ -14,26 +14,33 @@
 
 use std::path::Path;
 
+use hiroma_policy::placement::{CustomPlacement, PlacementKind};
 use hiroma_sim::Config;
 use toml::{Table, Value};
 
+use crate::policies::Policies;
 use crate::presets::{MEDIA, dims_of, preset, preset_names};
 use crate::settings::{Settings, SettingsError};
 
-/// Reads a cluster's file.
-pub fn read_cluster(path: &Path) -> Result<Config, SettingsError> {
-    cluster_of(Settings::read(path)?)
+/// Reads a cluster's file, which may name `policies`.
+pub fn read_cluster(path: &Path, policies: &Policies) -> Result<Config, SettingsError> {
+    cluster_with(Settings::read(path)?, policies)
 }
 
 /// The cluster that a file, or a part of one, describes.
-pub fn cluster_of(mut settings: Settings) -> Result<Config, SettingsError> {
-    let config = config_of(&mut settings)?;
+pub fn cluster_of(settings: Settings) -> Result<Config, SettingsError> {
+    cluster_with(settings, &Policies::new())
+}
+
+/// The same for a file that may name `policies`.
+pub fn cluster_with(mut settings: Settings, policies: &Policies) -> Result<Config, SettingsError> {
+    let config = config_of(&mut settings, policies)?;
     check(&config, &settings)?;
     Ok(config)
 }
 
 /// The same without validation, for callers that change it further.
-pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
+pub fn config_of(settings: &mut Settings, policies: &Policies) -> Result<Config, SettingsError> {
     let base = match settings.take("preset") {
         None => Config::default(),
         Some(Value::String(name)) => preset(&name)
@@ -54,6 +61,7 @@ pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
     let nodes = settings.take("nodes");
     let memory = take_in(settings, "node", "memory_bytes");
     let medium = take_in(settings, "disk", "medium");
+    let placement = take_placement(settings, policies)?;
     let mut config = base;
     if let Some(medium) = medium {
         let names = MEDIA.map(|(name, _)| name).join(", ");
@@ -71,6 +79,9 @@ pub fn config_of(settings: &mut Settings) -> Result<Config, SettingsError> {
         medium.apply(&mut config.disk);
     }
     let mut config = settings.over(&config)?;
+    if let Some(placement) = placement {
+        config.policy.placement = PlacementKind::Custom(placement);
+    }
     if let Some(nodes) = nodes {
         if settings.table().get("topology").and_then(|topology| topology.get("dims")).is_some() {
             return Err(settings.complain(
@@ -143,6 +154,23 @@ fn scale(config: &mut Config, before: u64, settings: &Settings) {
     }
 }
 
+/// Removes the placement from the file if it is a policy of the user's own, and returns it.
+fn take_placement(
+    settings: &mut Settings,
+    policies: &Policies,
+) -> Result<Option<CustomPlacement>, SettingsError> {
+    const KEY: &str = "policy.placement";
+    let value = settings.table().get("policy").and_then(|policy| policy.get("placement"));
+    let Some(value) = value.and_then(Value::as_str) else { return Ok(None) };
+    let found = policies
+        .find(value, &settings.directory_of(KEY))
+        .map_err(|what| settings.complain(KEY, format_args!("`{KEY}`: {what}")))?;
+    if found.is_some() {
+        take_in(settings, "policy", "placement");
+    }
+    Ok(found)
+}
+
 /// Removes `key` from the file's table `table`, and returns its value.
 fn take_in(settings: &mut Settings, table: &str, key: &str) -> Option<Value> {
     settings
@@ -174,7 +202,6 @@ fn text_of(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hiroma_policy::placement::PlacementKind;
     use hiroma_sim::TopologyKind;
 
     use super::*;
@@ -259,7 +286,7 @@ mod tests {
             (
                 "[policy]\nplacement = \"best\"",
                 "cluster.toml:2: `policy.placement`: there is no `best`, use one of `most_free`, `nearest`, `random`, `weighted_nearest`, \
-                 `two_choices`, `round_robin`, `fill`",
+                 `two_choices`, `round_robin`, `fill`, `wasm:FILE`, `python:FILE`",
             ),
         ] {
             assert_eq!(read(text).unwrap_err(), message, "{text}");

@@ -4,6 +4,7 @@
 //! | Module | What it does |
 //! |---|---|
 //! | [`settings`], [`cluster`], [`presets`] | files to configurations; errors with their line |
+//! | [`policies`] | placement policies of users |
 //! | [`lab`], [`jobs`] | runs, several at the same time |
 //! | [`single`], [`compare`], [`replay`] | one cluster; all policies on it; a recorded load |
 //! | [`sweep`] | a grid of settings, in shards that run anywhere |
@@ -21,6 +22,7 @@ pub mod jobs;
 pub mod keys;
 pub mod lab;
 pub mod paper;
+pub mod policies;
 pub mod presets;
 pub mod replay;
 pub mod settings;

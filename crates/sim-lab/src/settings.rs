@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hiroma_units::{Bytes, ParseSizeError, ParseTimeError, parse_time};
 use serde::Serialize;
@@ -86,6 +86,13 @@ impl Settings {
                 None => return self.name.clone(),
             }
         }
+    }
+
+    /// The directory of the file that sets `key`: what paths in it are relative to.
+    pub fn directory_of(&self, key: &str) -> PathBuf {
+        let place = self.place(key);
+        let file = place.rsplit_once(':').map_or(place.as_str(), |(file, _)| file);
+        Path::new(file).parent().unwrap_or(Path::new("")).to_owned()
     }
 
     /// The part of the file at table `key`, with lines of its own.

@@ -31,6 +31,7 @@ Exit codes:
   3    a run got stuck: the simulator has a bug; the message names the seed
   4    a run went wrong: the checkers found a broken rule; the message names the seed
   5    a run crashed: the simulator has a bug
+  6    a placement policy of your own failed; the message says what it did
   130  interrupted; a sweep goes on where it was when it is started again";
 
 #[derive(Subcommand)]

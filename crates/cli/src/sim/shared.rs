@@ -16,6 +16,7 @@ use hiroma_command::{Failure, INTERRUPTED, refuse};
 pub const STUCK: u8 = 3;
 pub const WRONG: u8 = 4;
 pub const CRASHED: u8 = 5;
+pub const POLICY: u8 = 6;
 
 /// Options for the seeds of runs.
 #[derive(clap::Args)]
@@ -87,6 +88,7 @@ pub fn failed(error: LabError) -> anyhow::Error {
         LabError::Failed { error: RunError::Config(_), .. } => hiroma_command::REFUSED,
         LabError::Failed { error: RunError::Stuck(_), .. } => STUCK,
         LabError::Failed { error: RunError::Wrong(_), .. } => WRONG,
+        LabError::Failed { error: RunError::Policy(_), .. } => POLICY,
         LabError::Interrupted => INTERRUPTED,
         _ => 1,
     };

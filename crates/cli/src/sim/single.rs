@@ -1,17 +1,19 @@
 //! One cluster: `hiroma sim run`, `compare`, `replay`, `presets`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
+use hiroma_policy::placement::CustomPlacement;
 use hiroma_report::Section;
 use hiroma_report::Table;
 use hiroma_sim::Config;
 use hiroma_sim_lab::cluster::read_cluster;
-use hiroma_sim_lab::compare::{self, entrants};
+use hiroma_sim_lab::compare::{self, Entrant, entrants, entrants_with};
 use hiroma_sim_lab::figures::Figures;
 use hiroma_sim_lab::lab::jobs_of;
+use hiroma_sim_lab::policies::Policies;
 use hiroma_sim_lab::presets::{PRESETS, preset};
 use hiroma_sim_lab::trace::{Trace, TraceError};
 use hiroma_sim_lab::{keys, presets, replay as traces, single};
@@ -50,6 +52,9 @@ pub struct CompareArgs {
     /// File that describes the cluster (TOML), or name of a preset
     #[arg(value_name = "CLUSTER")]
     cluster: PathBuf,
+    /// Add a placement policy of your own: wasm:FILE or python:FILE; may be repeated
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<String>,
     /// Number of seeds for every policy, starting with --seed
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: u32,
@@ -138,7 +143,8 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
 pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
     args.outputs.check()?;
     let config = cluster(&args.cluster)?;
-    rank(&config, &args.runs.seeds(args.seeds), &args.runs, &args.outputs)
+    let entrants = entrants_with(&config, &own(&args.policies)?);
+    rank(&config, entrants, &args.runs.seeds(args.seeds), &args.runs, &args.outputs)
 }
 
 /// `hiroma sim replay`.
@@ -152,7 +158,7 @@ pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let config = traces::replayed(trace, base, &args.traces[0]).map_err(shared::refused)?;
     let seeds = args.runs.seeds(1);
     if args.compare {
-        return rank(&config, &seeds, &args.runs, &args.outputs);
+        return rank(&config, entrants(&config), &seeds, &args.runs, &args.outputs);
     }
     simulate(config, &seeds, &args.runs, &args.outputs, "A recorded load")
 }
@@ -178,10 +184,10 @@ pub fn presets(args: &PresetsArgs) -> Result<ExitCode> {
 }
 
 /// Reads the cluster from a file, or takes the preset of that name.
-fn cluster(path: &std::path::Path) -> Result<Config> {
+fn cluster(path: &Path) -> Result<Config> {
     match path.to_str().and_then(preset) {
         Some(preset) if !path.exists() => Ok(preset.config()),
-        _ => read_cluster(path).map_err(shared::refused),
+        _ => read_cluster(path, &Policies::new()).map_err(shared::refused),
     }
 }
 
@@ -208,9 +214,27 @@ fn simulate(
     })
 }
 
-fn rank(config: &Config, seeds: &[u64], runs: &Runs, outputs: &Outputs) -> Result<ExitCode> {
+/// The policies of users that the command line names.
+fn own(policies: &[String]) -> Result<Vec<CustomPlacement>> {
+    let known = Policies::new();
+    let find = |value: &String| match known.find(value, Path::new("")) {
+        Ok(Some(policy)) => Ok(policy),
+        Ok(None) => Err(shared::refused(format_args!(
+            "--policy {value}: it takes part anyway; use wasm:FILE or python:FILE"
+        ))),
+        Err(what) => Err(shared::refused(format_args!("--policy {value}: {what}"))),
+    };
+    policies.iter().map(find).collect()
+}
+
+fn rank(
+    config: &Config,
+    entrants: Vec<Entrant>,
+    seeds: &[u64],
+    runs: &Runs,
+    outputs: &Outputs,
+) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
-    let entrants = entrants(config);
     shared::in_lab(runs.jobs.threads(), entrants.len() * seeds.len(), |lab, progress| {
         let comparison = compare::compare(config, entrants, seeds, lab).map_err(shared::failed)?;
         let section = comparison.section("Policies");

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use hiroma_report::Table;
+use hiroma_sim_lab::policies::Policies;
 use hiroma_sim_lab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
 
 use super::shared::{self, Files, Jobs};
@@ -57,7 +58,7 @@ pub struct MergeArgs {
 
 /// `hiroma sim sweep`.
 pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
-    let plan = Plan::read(&args.sweep).map_err(shared::refused)?;
+    let plan = Plan::read(&args.sweep, &Policies::new()).map_err(shared::refused)?;
     let store = Store::open(&args.out, &plan).map_err(refused_or_failed)?;
     let missing = sweep::missing(&plan, args.shard, &store).len();
     shared::in_lab(args.jobs.threads(), missing, |lab, progress| {

@@ -11,6 +11,7 @@ use twox_hash::XxHash3_64;
 
 use crate::cluster::{check, config_of};
 use crate::lab::Job;
+use crate::policies::Policies;
 use crate::settings::{Settings, SettingsError};
 use crate::single::seeds_from;
 
@@ -54,13 +55,23 @@ pub struct Manifest {
 }
 
 impl Plan {
-    /// Reads a sweep's file. The path of a cluster's file in it is relative to it.
-    pub fn read(path: &Path) -> Result<Plan, SettingsError> {
-        Plan::of(Settings::read(path)?, path.parent().unwrap_or(Path::new("")))
+    /// Reads a sweep's file, which may name `policies`. The path of a cluster's file in it is
+    /// relative to it.
+    pub fn read(path: &Path, policies: &Policies) -> Result<Plan, SettingsError> {
+        Plan::with(Settings::read(path)?, path.parent().unwrap_or(Path::new("")), policies)
     }
 
     /// The sweep that `settings` describe; paths are relative to `directory`.
-    pub fn of(mut settings: Settings, directory: &Path) -> Result<Plan, SettingsError> {
+    pub fn of(settings: Settings, directory: &Path) -> Result<Plan, SettingsError> {
+        Plan::with(settings, directory, &Policies::new())
+    }
+
+    /// The same for settings that may name `policies`.
+    pub fn with(
+        mut settings: Settings,
+        directory: &Path,
+        policies: &Policies,
+    ) -> Result<Plan, SettingsError> {
         let allowed = ["cluster", "seeds", "first_seed", "grid"];
         if let Some(unknown) = settings.table().keys().find(|key| !allowed.contains(&key.as_str()))
         {
@@ -99,7 +110,7 @@ impl Plan {
             ));
         }
         let cells = combinations(&axes)
-            .map(|values| cell(&base, &settings, &values))
+            .map(|values| cell(&base, &settings, &values, policies))
             .collect::<Result<_, _>>()?;
         Ok(Plan { cells, seeds })
     }
@@ -213,6 +224,7 @@ fn cell(
     base: &Settings,
     sweep: &Settings,
     values: &[(&str, usize, &Value)],
+    policies: &Policies,
 ) -> Result<Cell, SettingsError> {
     let mut settings = base.clone();
     for &(path, index, value) in values {
@@ -229,7 +241,7 @@ fn cell(
             error
         }
     };
-    let config = config_of(&mut settings)
+    let config = config_of(&mut settings, policies)
         .and_then(|config| check(&config, &settings).map(|()| config))
         .map_err(with)?;
     Ok(Cell { config: Arc::new(config), values })
