@@ -41,7 +41,7 @@ fn mistakes_in_files_are_refused_with_their_line() {
         ),
         (
             &["replay", "DIR/t.bin"],
-            "hiroma: DIR/t.bin: not a trace: it begins with “\\x7fELF and”, and a trace with HIROTRC\n",
+            "hiroma: DIR/t.bin: not a trace: it begins with “\\x7fELF and”, and a trace with HIROTRC; the name of a trace in CSV ends in .csv\n",
         ),
         (
             &["run", "DIR/none.toml"],
@@ -182,4 +182,54 @@ fn what_a_user_may_not_have_meant_is_noted() {
     assert_eq!(code, Some(0));
     assert!(told.contains("Note: 7 x 1 has a side of one node"), "{told}");
     assert!(told.contains("Note: no process ended"), "{told}");
+}
+
+#[test]
+fn traces_in_csv_are_replayed_as_in_binary() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut table = "time_ns,node,kind,page\n".to_owned();
+    for page in 0..50 {
+        table += &format!("{},0,page_out,{page}\n", page * 100_000);
+    }
+    for page in 0..25 {
+        table += &format!("{},0,page_in,{page}\n", 20_000_000 + page * 1_000_000);
+    }
+    fs::write(dir.path().join("t.csv"), &table).unwrap();
+    let (code, told, errors) = hiroma(dir.path(), &["convert", "DIR/t.csv", "DIR/t.bin"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(told, "50 page-outs, 25 page-ins and 0 drops of one node, pages of 4096 bytes\n");
+    let (code, one, errors) = hiroma(dir.path(), &["replay", "DIR/t.csv"]);
+    assert_eq!(code, Some(0), "{errors}");
+    assert_eq!(one, hiroma(dir.path(), &["replay", "DIR/t.bin"]).1);
+    hiroma(dir.path(), &["convert", "DIR/t.bin", "DIR/back.csv"]);
+    let back = fs::read_to_string(dir.path().join("back.csv")).unwrap();
+    assert_eq!(back, format!("# page_bytes=4096 nodes=1 lost=0\n{table}"));
+    fs::write(dir.path().join("t.csv"), table.replace("0,page_in,7", "0,page-in,7")).unwrap();
+    let (code, _, errors) = hiroma(dir.path(), &["replay", "DIR/t.csv"]);
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        errors,
+        "hiroma: DIR/t.csv:59:3: `kind`: there is no `page-in`, use page_out, page_in or drop\n"
+    );
+}
+
+#[test]
+fn own_policies_take_part_and_fail_with_their_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let nearest = fs::read_to_string("../../examples/policies/nearest.wat").unwrap();
+    fs::write(dir.path().join("c.toml"), SMALL).unwrap();
+    fs::write(dir.path().join("p.wat"), &nearest).unwrap();
+    let compare = ["compare", "DIR/c.toml", "--seeds", "1", "--policy", "wasm:DIR/p.wat"];
+    let (code, told, errors) = hiroma(dir.path(), &compare);
+    assert!(code == Some(0) && told.contains(" wasm:p.wat@"), "{told}{errors}");
+    let broken = nearest.replace("(local.get $chosen)))", "(i32.const 77)))");
+    assert_ne!(broken, nearest);
+    fs::write(dir.path().join("p.wat"), broken).unwrap();
+    let cluster = SMALL.replace("20ms", "200ms") + "policy.placement = \"wasm:p.wat\"\n";
+    fs::write(dir.path().join("c.toml"), cluster).unwrap();
+    let (code, _, errors) = hiroma(dir.path(), &["run", "DIR/c.toml"]);
+    assert_eq!(code, Some(6), "{errors}");
+    assert!(errors.contains("answered 77: choose has to return 0 to "), "{errors}");
+    let (code, _, errors) = hiroma(dir.path(), &["compare", "DIR/c.toml", "--policy", "fill"]);
+    assert!(code == Some(2) && errors.contains("it takes part anyway"), "{errors}");
 }

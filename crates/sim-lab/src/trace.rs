@@ -6,6 +6,8 @@
 //! its state does not grow with the number of records, and the file gets its final name only when
 //! it is complete.
 
+mod text;
+
 use std::fs::File;
 use std::hash::Hasher;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -15,6 +17,7 @@ use twox_hash::XxHash3_64;
 
 use hiroma_report::atomic::AtomicFile;
 pub use hiroma_sim::{TraceKind, TraceRecord};
+pub use text::is_csv;
 
 /// The first eight bytes of every trace.
 pub const MAGIC: [u8; 8] = *b"HIROTRC\n";
@@ -45,7 +48,7 @@ pub struct Trace {
 pub enum TraceError {
     #[error("{path}: {source}", path = .path.display())]
     Io { path: PathBuf, source: io::Error },
-    #[error("{path}: not a trace: it begins with {found}, and a trace with HIROTRC", path = .path.display())]
+    #[error("{path}: not a trace: it begins with {found}, and a trace with HIROTRC; the name of a trace in CSV ends in .csv", path = .path.display())]
     Foreign { path: PathBuf, found: String },
     #[error("{path}: a trace of version {version}; this program reads version {VERSION}: record it again", path = .path.display())]
     Version { path: PathBuf, version: u16 },
@@ -53,6 +56,8 @@ pub enum TraceError {
     Damaged { path: PathBuf, what: String },
     #[error("{path}: {what} in {first}: these traces do not go together", path = .path.display(), first = .first.display())]
     Apart { path: PathBuf, first: PathBuf, what: String },
+    #[error("{path}:{place}: {what}", path = .path.display())]
+    Text { path: PathBuf, place: String, what: String },
     #[error("{path}: the record cannot be written: {what}", path = .path.display())]
     Record { path: PathBuf, what: String },
 }
@@ -181,8 +186,11 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl Trace {
-    /// Reads a whole trace, or refuses it.
+    /// Reads a whole trace, or refuses it. A file whose name ends in `.csv` is read as CSV.
     pub fn read(path: &Path) -> Result<Trace, TraceError> {
+        if is_csv(path) {
+            return Trace::read_csv(path);
+        }
         let failed = |source| TraceError::Io { path: path.to_owned(), source };
         let file = File::open(path).map_err(failed)?;
         let length = file.metadata().map_err(failed)?.len();
@@ -446,11 +454,11 @@ mod tests {
         let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert_eq!(
             message(b""),
-            "t.bin: not a trace: it begins with nothing, and a trace with HIROTRC"
+            "t.bin: not a trace: it begins with nothing, and a trace with HIROTRC; the name of a trace in CSV ends in .csv"
         );
         assert_eq!(
             message(b"\x7fELF"),
-            "t.bin: not a trace: it begins with “\\x7fELF”, and a trace with HIROTRC"
+            "t.bin: not a trace: it begins with “\\x7fELF”, and a trace with HIROTRC; the name of a trace in CSV ends in .csv"
         );
         assert_eq!(
             message(&whole[..whole.len() - 1]),

@@ -42,6 +42,7 @@ enum SimCommand {
     Sweep(sweep::SweepArgs),
     Merge(sweep::MergeArgs),
     Replay(single::ReplayArgs),
+    Convert(single::ConvertArgs),
     Presets(single::PresetsArgs),
     Explain(single::ExplainArgs),
 }
@@ -56,6 +57,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
         SimCommand::Sweep(args) => sweep::sweep(&args),
         SimCommand::Merge(args) => sweep::merge(&args),
         SimCommand::Replay(args) => single::replay(&args),
+        SimCommand::Convert(args) => single::convert(&args),
         SimCommand::Presets(args) => single::presets(&args),
         SimCommand::Explain(args) => single::explain(&args),
     }

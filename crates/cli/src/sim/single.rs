@@ -15,7 +15,7 @@ use hiroma_sim_lab::figures::Figures;
 use hiroma_sim_lab::lab::jobs_of;
 use hiroma_sim_lab::policies::Policies;
 use hiroma_sim_lab::presets::{PRESETS, preset};
-use hiroma_sim_lab::trace::{Trace, TraceError};
+use hiroma_sim_lab::trace::{Trace, TraceError, is_csv};
 use hiroma_sim_lab::{keys, presets, replay as traces, single};
 
 use super::progress::Progress;
@@ -70,7 +70,7 @@ pub struct CompareArgs {
 #[derive(clap::Args)]
 #[command(after_help = super::EXIT_CODES)]
 pub struct ReplayArgs {
-    /// Trace to run; with several, the nodes of each follow those of the one before, and all begin
+    /// Trace to run, binary or CSV; with several, the nodes of each follow those of the one before, and all begin
     /// at the same time
     #[arg(value_name = "TRACE", required = true)]
     traces: Vec<PathBuf>,
@@ -85,6 +85,24 @@ pub struct ReplayArgs {
     runs: Runs,
     #[command(flatten)]
     outputs: Outputs,
+}
+
+/// Convert a trace between the binary form and CSV.
+///
+/// Files whose names end in .csv are CSV: a line time_ns,node,kind,page and one line for each
+/// record. Every command that reads a trace reads both.
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  hiroma sim convert t.bin t.csv                 to look at, or to edit
+  hiroma sim convert mine.csv mine.bin           smaller, and read faster")]
+pub struct ConvertArgs {
+    /// Trace to read
+    #[arg(value_name = "TRACE")]
+    from: PathBuf,
+    /// Trace to write
+    #[arg(value_name = "FILE")]
+    to: PathBuf,
 }
 
 /// List the presets, or print one with all its settings.
@@ -161,6 +179,18 @@ pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
         return rank(&config, entrants(&config), &seeds, &args.runs, &args.outputs);
     }
     simulate(config, &seeds, &args.runs, &args.outputs, "A recorded load")
+}
+
+/// `hiroma sim convert`.
+pub fn convert(args: &ConvertArgs) -> Result<ExitCode> {
+    shared::check(&args.to)?;
+    let trace = Trace::read(&args.from).map_err(shared::refused)?;
+    match is_csv(&args.to) {
+        true => trace.write_csv(&args.to)?,
+        false => trace.write(&args.to)?,
+    }
+    println!("{}", traces::describe(&trace));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `hiroma sim presets`.
