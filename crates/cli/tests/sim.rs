@@ -160,9 +160,11 @@ fn shards_of_a_sweep_are_merged() {
         hiroma(dir.path(), &["sweep", "DIR/s.toml", "--out", "DIR/out", "--shard", shard])
     };
     assert_eq!(sweep("1/2").1, "2 runs done, 0 were there already; results in DIR/out\n");
-    let (code, _, errors) = hiroma(dir.path(), &["merge", "DIR/out"]);
-    assert_eq!(code, Some(2));
-    assert!(errors.contains("2 of 4 points are missing, the first is number 1"), "{errors}");
+    let (code, told, _) = hiroma(dir.path(), &["merge", "DIR/out"]);
+    assert_eq!(code, Some(7));
+    let first = "Note: 2 of 4 runs are missing, the first is load.arrivals_per_s = 20, seed 2.";
+    assert!(told.contains(first), "{told}");
+    assert!(told.contains("Missing in shard 2/2: 2 of 2 runs"), "{told}");
     assert_eq!(sweep("2/2").1, "2 runs done, 0 were there already; results in DIR/out\n");
     assert_eq!(sweep("2/2").1, "0 runs done, 2 were there already; results in DIR/out\n");
     let (code, text, _) =

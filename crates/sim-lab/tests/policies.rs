@@ -239,7 +239,7 @@ fn comparisons_and_sweeps_take_own_policies() {
     let plan = plan.unwrap();
     let store = Store::open(directory.path(), &plan).unwrap();
     with_lab(2, |lab| sweep::run(&plan, Shard::ALL, &store, lab)).unwrap();
-    let all: Vec<Vec<Figures>> = store.load_all().unwrap();
+    let (all, _): (Vec<Vec<Figures>>, _) = store.load_all().unwrap();
     assert_eq!(all[0], all[1]);
     // Another content is another sweep.
     let other = directory.path().join("other");

@@ -25,6 +25,9 @@ pub struct SweepArgs {
     /// Directory for the results
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// Number of seeds, instead of that in the file; a sweep that was run with fewer is extended
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    seeds: Option<u32>,
     /// Run only every M-th run, starting with the N-th
     #[arg(long, value_name = "N/M", default_value = "1/1")]
     shard: Shard,
@@ -42,13 +45,22 @@ A sweep's file:
 
 Exit codes are those of `hiroma sim`.";
 
+const MERGE_HELP: &str = "\
+Exit codes are those of `hiroma sim`, and
+  7    runs are missing; what there is was combined";
+
+/// Exit code of a merge in part.
+const IN_PART: u8 = 7;
+
 /// Combine the results of a sweep.
+///
+/// Runs that are missing, and the shards that they belong to, are listed, and the rest is combined.
 #[derive(clap::Args)]
-#[command(after_help = super::EXIT_CODES)]
+#[command(after_help = MERGE_HELP)]
 pub struct MergeArgs {
-    /// Directory with the results
-    #[arg(value_name = "DIR")]
-    directory: PathBuf,
+    /// Directory with the results; several, if shards were run with different ones
+    #[arg(value_name = "DIR", required = true)]
+    directories: Vec<PathBuf>,
     /// Write one line for each point of the grid, with all figures, to FILE, as CSV
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
@@ -58,7 +70,8 @@ pub struct MergeArgs {
 
 /// `hiroma sim sweep`.
 pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
-    let plan = Plan::read(&args.sweep, &Policies::new()).map_err(shared::refused)?;
+    let mut plan = Plan::read(&args.sweep, &Policies::new()).map_err(shared::refused)?;
+    args.seeds.iter().for_each(|&seeds| plan.set_seeds(seeds as usize));
     let store = Store::open(&args.out, &plan).map_err(refused_or_failed)?;
     let missing = sweep::missing(&plan, args.shard, &store).len();
     shared::in_lab(args.jobs.threads(), missing, |lab, progress| {
@@ -85,7 +98,7 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
 pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
     args.files.check()?;
     args.csv.iter().try_for_each(|path| shared::check(path))?;
-    let store = Store::find(&args.directory).map_err(refused_or_failed)?;
+    let store = Store::find(&args.directories).map_err(refused_or_failed)?;
     let merged = Merged::of(&store).map_err(refused_or_failed)?;
     let section = merged.section();
     let tables: Vec<String> = section.tables.iter().map(Table::to_text).collect();
@@ -94,7 +107,7 @@ pub fn merge(args: &MergeArgs) -> Result<ExitCode> {
         shared::write(path, &merged.to_csv())?;
     }
     args.files.write(|| merged.to_json(), || shared::report("A sweep", vec![section]))?;
-    Ok(ExitCode::SUCCESS)
+    Ok(if merged.gaps().missing > 0 { ExitCode::from(IN_PART) } else { ExitCode::SUCCESS })
 }
 
 /// Refuses an error that the user can fix. Others, like a full disk, are failures.

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::figures::{FIGURES, Figures, RESPONSE, estimate};
 use crate::single::{FigureJson, estimate_text, figures_json, seeds_text, to_text};
 use crate::sweep::plan::label;
-use crate::sweep::store::{Store, StoreError};
+use crate::sweep::store::{Gaps, Store, StoreError};
 
 /// A plot with more lines than this is unreadable.
 const SERIES_MAX: usize = 8;
@@ -22,16 +22,41 @@ pub struct Merged {
     seeds: Vec<u64>,
     /// Settings with their values, and the runs.
     cells: Vec<(CellValues, Vec<Figures>)>,
+    gaps: Gaps,
 }
 
 impl Merged {
-    /// All results that `store` has to have.
+    /// All results that `store` has. Cells without any are left out.
     pub fn of(store: &Store) -> Result<Merged, StoreError> {
         let manifest = store.manifest();
+        let (runs, gaps) = store.load_all()?;
+        let cells = manifest.cells.iter().cloned().zip(runs);
         Ok(Merged {
             seeds: manifest.seeds.clone(),
-            cells: manifest.cells.iter().cloned().zip(store.load_all()?).collect(),
+            cells: cells.filter(|(_, runs)| !runs.is_empty()).collect(),
+            gaps,
         })
+    }
+
+    /// What is missing.
+    pub fn gaps(&self) -> &Gaps {
+        &self.gaps
+    }
+
+    /// What is missing, in words.
+    fn notes(&self) -> Vec<String> {
+        let Gaps { missing, of, first, shards } = &self.gaps;
+        if *missing == 0 {
+            return Vec::new();
+        }
+        let mut notes = vec![format!(
+            "Note: {missing} of {of} runs are missing, the first is {first}. The rest was merged; means are of the seeds that are \
+             there. Run `hiroma sim sweep` again with the same directory: it runs only what is missing."
+        )];
+        notes.extend(shards.iter().map(|gap| {
+            format!("Missing in shard {}: {} of {} runs", gap.shard, gap.missing, gap.of)
+        }));
+        notes
     }
 
     /// Names of the varied settings.
@@ -124,11 +149,12 @@ impl Merged {
 
     /// The results as a section of a report.
     pub fn section(&self) -> Section {
-        let text = vec![format!(
+        let mut text = vec![format!(
             "{} cells, {}. Means with 95 % intervals.",
             self.cells.len(),
             seeds_text(&self.seeds)
         )];
+        text.extend(self.notes());
         Section {
             title: "Sweep".to_owned(),
             text,
@@ -149,7 +175,7 @@ impl Merged {
         let mut csv = header.join(",") + "\n";
         for (values, runs) in &self.cells {
             let mut row: Vec<String> = values.iter().map(|(_, value)| quoted(value)).collect();
-            row.push(self.seeds.len().to_string());
+            row.push(runs.len().to_string());
             for figure in &FIGURES {
                 let estimate = estimate(runs, figure.name);
                 row.push(estimate.map_or(String::new(), |estimate| estimate.mean.to_string()));
@@ -169,19 +195,25 @@ impl Merged {
         #[derive(Serialize)]
         struct CellJson<'a> {
             settings: &'a [(String, String)],
+            seeds: usize,
             results: Vec<FigureJson>,
         }
         #[derive(Serialize)]
         struct Json<'a> {
             seeds: &'a [u64],
+            missing_runs: usize,
             cells: Vec<CellJson<'a>>,
         }
         let cells = self
             .cells
             .iter()
-            .map(|(values, runs)| CellJson { settings: values, results: figures_json(runs) })
+            .map(|(values, runs)| CellJson {
+                settings: values,
+                seeds: runs.len(),
+                results: figures_json(runs),
+            })
             .collect();
-        to_text(&Json { seeds: &self.seeds, cells })
+        to_text(&Json { seeds: &self.seeds, missing_runs: self.gaps.missing, cells })
     }
 }
 
@@ -211,6 +243,7 @@ mod tests {
         };
         Merged {
             seeds: vec![1, 2],
+            gaps: Gaps::default(),
             cells: vec![
                 cell("20", "a,b", 4.0),
                 cell("20", "c", 5.0),

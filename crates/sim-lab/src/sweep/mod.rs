@@ -6,8 +6,8 @@ mod plan;
 mod store;
 
 pub use merge::Merged;
-pub use plan::{Cell, Plan, Shard};
-pub use store::{Store, StoreError};
+pub use plan::{Cell, Plan, Point, Shard};
+pub use store::{Gap, Gaps, Store, StoreError};
 
 use crate::figures::Figures;
 use crate::lab::{Job, Lab, LabError};
@@ -31,16 +31,19 @@ pub struct Done {
     pub run: usize,
 }
 
-/// The points of `shard` that are missing in `store`.
+/// The runs of `shard` that are missing in `store`.
 pub fn missing(plan: &Plan, shard: Shard, store: &Store) -> Vec<usize> {
-    (0..plan.points()).filter(|&point| shard.has(point) && !store.has(point)).collect()
+    let of_shard = (0..plan.points()).filter(|&point| shard.has(point));
+    of_shard.filter(|&point| !store.has(plan.point(point))).collect()
 }
 
 /// Runs the missing points, and stores each as soon as it is done.
 pub fn run(plan: &Plan, shard: Shard, store: &Store, lab: &Lab<'_>) -> Result<Done, SweepError> {
+    store.note_shards(shard)?;
     let points = missing(plan, shard, store);
     let of_shard = (0..plan.points()).filter(|&point| shard.has(point)).count();
-    let jobs: Vec<(usize, Job)> = points.iter().map(|&point| (point, plan.job(point))).collect();
+    let jobs: Vec<(Point, Job)> =
+        points.iter().map(|&point| (plan.point(point), plan.job(point))).collect();
     let saved = lab.each(
         &jobs,
         |(_, job)| job,

@@ -1,5 +1,6 @@
 //! The plan that a sweep's file describes.
 
+use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -18,12 +19,27 @@ use crate::single::seeds_from;
 /// Maximum number of points of a sweep.
 const POINTS_MAX: usize = 10_000_000;
 
+/// Version of the files of a sweep's results.
+pub const FORMAT: u32 = 2;
+
 /// One combination of values of the grid.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cell {
     /// The settings that distinguish it, by dotted path, with their values as written in the file.
     pub values: Vec<(String, String)>,
     pub config: Arc<Config>,
+}
+
+/// One run: a cell, by its number, with a seed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Point {
+    pub cell: usize,
+    pub seed: u64,
+}
+
+/// The runs of one cell after the other, each with every seed.
+pub fn point_of(seeds: &[u64], point: usize) -> Point {
+    Point { cell: point / seeds.len(), seed: seeds[point % seeds.len()] }
 }
 
 /// All runs of a sweep: every cell with every seed.
@@ -47,8 +63,9 @@ pub struct Manifest {
     pub format: u32,
     /// Version of the simulator: another one may give different results.
     pub version: String,
-    /// Of all configurations and seeds.
+    /// Of all configurations. More seeds extend a sweep; another configuration makes another one.
     pub fingerprint: String,
+    /// All seeds that were asked for, in order.
     pub seeds: Vec<u64>,
     /// Settings and values of each cell.
     pub cells: Vec<Vec<(String, String)>>,
@@ -120,23 +137,29 @@ impl Plan {
         self.cells.len() * self.seeds.len()
     }
 
+    /// The cell and the seed of one of the runs.
+    pub fn point(&self, point: usize) -> Point {
+        point_of(&self.seeds, point)
+    }
+
     /// One of the runs.
     pub fn job(&self, point: usize) -> Job {
-        let cell = &self.cells[point / self.seeds.len()];
-        Job {
-            label: label(&cell.values),
-            config: cell.config.clone(),
-            seed: self.seeds[point % self.seeds.len()],
-        }
+        let Point { cell, seed } = self.point(point);
+        let cell = &self.cells[cell];
+        Job { label: label(&cell.values), config: cell.config.clone(), seed }
+    }
+
+    /// Replaces the seeds by as many from the first one on.
+    pub fn set_seeds(&mut self, count: usize) {
+        self.seeds = seeds_from(self.seeds.first().copied().unwrap_or(1), count);
     }
 
     /// The description that is stored beside the results.
     pub fn manifest(&self) -> Manifest {
         let configs: Vec<&Config> = self.cells.iter().map(|cell| &*cell.config).collect();
-        let content = serde_json::to_vec(&(&configs, &self.seeds))
-            .expect("configurations always become JSON");
+        let content = serde_json::to_vec(&configs).expect("configurations always become JSON");
         Manifest {
-            format: 1,
+            format: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             fingerprint: format!("{:016x}", XxHash3_64::oneshot(&content)),
             seeds: self.seeds.clone(),
@@ -255,6 +278,16 @@ impl Shard {
     /// All points.
     pub const ALL: Shard = Shard { number: 1, of: 1 };
 
+    /// The `number`-th of `of`.
+    pub fn new(number: usize, of: usize) -> Shard {
+        Shard { number, of }
+    }
+
+    /// How many there are.
+    pub fn of(&self) -> usize {
+        self.of
+    }
+
     /// Whether a point belongs to it.
     pub fn has(&self, point: usize) -> bool {
         point % self.of == self.number - 1
@@ -263,6 +296,12 @@ impl Shard {
     /// Whether all points belong to it.
     pub fn is_all(&self) -> bool {
         self.of == 1
+    }
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.number, self.of)
     }
 }
 
@@ -384,7 +423,7 @@ mod tests {
             print("[cluster]\npreset = \"paper\"\n[grid]\n\"load.accesses\" = [3600]"),
             "said otherwise, the same"
         );
-        assert_ne!(print("seeds = 2"), print("seeds = 3"));
+        assert_eq!(print("seeds = 2"), print("seeds = 3"), "more seeds extend it");
         assert_ne!(
             print("[grid]\n\"node.frames\" = [64, 65]"),
             print("[grid]\n\"node.frames\" = [64, 66]")
