@@ -52,6 +52,11 @@ pub struct Outputs {
 }
 
 impl Outputs {
+    /// Whether a page is to be written.
+    pub fn wants_html(&self) -> bool {
+        self.files.html.is_some()
+    }
+
     /// Refuses files that cannot be written, before anything is run.
     pub fn check(&self) -> Result<()> {
         self.files.check()?;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::plot::Kind;
 use crate::report::{Report, Section};
 
 const STYLE: &str = "\
@@ -40,7 +41,11 @@ impl Section {
             let _ = writeln!(html, "<p>{}</p>", escape(paragraph));
         }
         for plot in &self.plots {
-            let _ = writeln!(html, "<figure>{}</figure>", plot.to_svg());
+            let style = match plot.kind {
+                Kind::Panel => " style=\"display:inline-block;margin:.2rem 0\"",
+                _ => "",
+            };
+            let _ = writeln!(html, "<figure{style}>{}</figure>", plot.to_svg());
         }
         for table in &self.tables {
             html += &table.to_html();

@@ -9,13 +9,14 @@ use std::fmt::Write as _;
 use crate::html::escape;
 use crate::scale::{Scale, figures, tick_label};
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 70.0;
-const RIGHT: f64 = 20.0;
-const TOP: f64 = 40.0;
-const BOTTOM: f64 = 60.0;
 const LEGEND_ROW: f64 = 20.0;
+/// Least distance of two names at the ends of lines.
+const LABEL_ROW: f64 = 14.0;
+/// Width of a character of a name, roughly.
+const LABEL_CHAR: f64 = 6.6;
+/// Colour of lines that are there for comparison in a panel.
+const GREY: &str = "#9aa4ad";
 /// A line with more points is drawn without dots.
 const DOTS_MAX: usize = 60;
 /// Okabe and Ito's colours, which are distinguishable with any colour vision.
@@ -28,6 +29,39 @@ pub enum Kind {
     #[default]
     Lines,
     Bars,
+    /// Lines with their names at their ends instead of a legend.
+    Labelled,
+    /// The same, half as wide: several stand side by side. References are grey and behind.
+    Panel,
+}
+
+/// The size of a plot, and the margins around its axes.
+#[derive(Clone, Copy, Debug)]
+struct Size {
+    width: f64,
+    height: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+impl Size {
+    fn of(plot: &Plot) -> Size {
+        let named = plot.series.iter().filter(|series| plot.is_named(series));
+        let longest = named.map(|series| series.name.chars().count()).max().unwrap_or(0);
+        let label = if longest > 0 { 16.0 + LABEL_CHAR * longest as f64 } else { 0.0 };
+        match plot.kind {
+            Kind::Lines | Kind::Bars => {
+                Size { width: 760.0, height: 400.0, right: 20.0, top: 40.0, bottom: 60.0 }
+            }
+            Kind::Labelled => {
+                Size { width: 760.0, height: 400.0, right: 20.0 + label, top: 40.0, bottom: 60.0 }
+            }
+            Kind::Panel => {
+                Size { width: 376.0, height: 230.0, right: 16.0 + label, top: 36.0, bottom: 52.0 }
+            }
+        }
+    }
 }
 
 /// One axis.
@@ -57,7 +91,8 @@ pub struct Point {
 pub struct Series {
     pub name: String,
     pub points: Vec<Point>,
-    /// A reference rather than a measurement of this report: drawn as a dashed line.
+    /// A reference rather than a measurement of this report: drawn as a dashed line, or grey in a
+    /// panel.
     pub reference: bool,
 }
 
@@ -131,6 +166,7 @@ impl Series {
 /// Layout of the plot.
 struct Canvas<'a> {
     plot: &'a Plot,
+    size: Size,
     y: Scale,
     x: Option<Scale>,
     height: f64,
@@ -142,21 +178,57 @@ impl Plot {
     pub fn to_svg(&self) -> String {
         let canvas = Canvas::of(self);
         let mut svg = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{h}\" viewBox=\"0 0 {WIDTH} {h}\" role=\"img\" aria-label=\"{}\">\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{w}\" height=\"{h}\" viewBox=\"0 0 {w} {h}\" role=\"img\" aria-label=\"{}\">\n",
             escape(&self.title),
+            w = canvas.size.width,
             h = canvas.height
         );
         let _ =
             writeln!(svg, "<text class=\"t\" x=\"{LEFT}\" y=\"22\">{}</text>", escape(&self.title));
         canvas.draw_axes(&mut svg);
-        for (index, series) in self.series.iter().enumerate() {
+        let behind = |series: &Series| self.kind == Kind::Panel && series.reference;
+        let ordered = self.series.iter().enumerate();
+        for (_, series) in ordered.clone().filter(|(_, series)| behind(series)) {
+            canvas.draw_grey(&mut svg, series);
+        }
+        for (index, series) in ordered.filter(|(_, series)| !behind(series)) {
             match self.kind {
                 Kind::Bars if !series.reference => canvas.draw_bars(&mut svg, index, series),
                 _ => canvas.draw_line(&mut svg, index, series),
             }
         }
-        canvas.draw_legend(&mut svg);
+        match self.kind {
+            Kind::Lines | Kind::Bars => canvas.draw_legend(&mut svg),
+            Kind::Labelled | Kind::Panel => canvas.draw_labels(&mut svg),
+        }
         svg + "</svg>"
+    }
+
+    /// One panel for each series that is no reference: it is coloured, the others are grey, and all
+    /// have the same axes. Lines that lie close to each other stay readable.
+    pub fn panels(&self) -> Vec<Plot> {
+        let shown = self.series.iter().enumerate().filter(|(_, series)| !series.reference);
+        let panel = |(index, shown): (usize, &Series)| {
+            let others = self.series.iter().enumerate().filter(|(other, _)| *other != index);
+            let grey = others.map(|(_, series)| Series { reference: true, ..series.clone() });
+            Plot {
+                title: shown.name.clone(),
+                kind: Kind::Panel,
+                // The first has the first colour.
+                series: [Series { name: String::new(), ..shown.clone() }]
+                    .into_iter()
+                    .chain(grey)
+                    .collect(),
+                ..self.clone()
+            }
+        };
+        shown.map(panel).collect()
+    }
+
+    /// Whether a series has its name at its end.
+    fn is_named(&self, series: &Series) -> bool {
+        let direct = matches!(self.kind, Kind::Labelled | Kind::Panel);
+        direct && !(self.kind == Kind::Panel && series.reference) && !series.name.is_empty()
     }
 
     fn points(&self) -> impl Iterator<Item = &Point> {
@@ -174,21 +246,24 @@ impl Canvas<'_> {
         let y = plot.y.scale(plot.points().flat_map(|point| [point.y, point.min, point.max]));
         let x =
             plot.x.categories.is_empty().then(|| plot.x.scale(plot.points().map(|point| point.x)));
-        let mut legend = Vec::new();
+        let (size, mut legend) = (Size::of(plot), Vec::new());
+        if matches!(plot.kind, Kind::Labelled | Kind::Panel) {
+            return Canvas { plot, size, y, x, height: size.height, legend };
+        }
         let (mut at, mut row) = (LEFT, 0.0);
         for series in &plot.series {
             let width = 34.0 + 7.0 * series.name.chars().count() as f64;
-            if at + width > WIDTH - RIGHT && at > LEFT {
+            if at + width > size.width - size.right && at > LEFT {
                 (at, row) = (LEFT, row + 1.0);
             }
-            legend.push((at, HEIGHT + row * LEGEND_ROW));
+            legend.push((at, size.height + row * LEGEND_ROW));
             at += width;
         }
-        Canvas { plot, y, x, height: HEIGHT + (row + 1.0) * LEGEND_ROW, legend }
+        Canvas { plot, size, y, x, height: size.height + (row + 1.0) * LEGEND_ROW, legend }
     }
 
     fn px(&self, x: f64) -> f64 {
-        let room = WIDTH - LEFT - RIGHT;
+        let room = self.size.width - LEFT - self.size.right;
         let share = match &self.x {
             Some(scale) => scale.position(x),
             None => (x + 0.5) / self.plot.x.categories.len() as f64,
@@ -197,17 +272,18 @@ impl Canvas<'_> {
     }
 
     fn py(&self, y: f64) -> f64 {
-        HEIGHT - BOTTOM - self.y.position(y) * (HEIGHT - TOP - BOTTOM)
+        let Size { height, top, bottom, .. } = self.size;
+        height - bottom - self.y.position(y) * (height - top - bottom)
     }
 
     fn draw_axes(&self, svg: &mut String) {
-        let foot = HEIGHT - BOTTOM;
+        let (top, foot) = (self.size.top, self.size.height - self.size.bottom);
         for &tick in &self.y.ticks {
             let y = self.py(tick);
             let _ = writeln!(
                 svg,
                 "<line class=\"g\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{y:.1}\"/>",
-                WIDTH - RIGHT
+                self.size.width - self.size.right
             );
             let _ = writeln!(
                 svg,
@@ -244,17 +320,17 @@ impl Canvas<'_> {
         }
         let _ = writeln!(
             svg,
-            "<path class=\"a\" fill=\"none\" d=\"M{LEFT} {TOP}V{foot}H{}\"/>",
-            WIDTH - RIGHT
+            "<path class=\"a\" fill=\"none\" d=\"M{LEFT} {top}V{foot}H{}\"/>",
+            self.size.width - self.size.right
         );
-        let middle = LEFT + (WIDTH - LEFT - RIGHT) / 2.0;
+        let middle = LEFT + (self.size.width - LEFT - self.size.right) / 2.0;
         let _ = writeln!(
             svg,
             "<text class=\"s\" text-anchor=\"middle\" x=\"{middle}\" y=\"{}\">{}</text>",
             foot + 40.0,
             escape(&self.plot.x.title())
         );
-        let middle = TOP + (foot - TOP) / 2.0;
+        let middle = top + (foot - top) / 2.0;
         let _ = writeln!(
             svg,
             "<text class=\"s\" text-anchor=\"middle\" transform=\"translate(16 {middle}) rotate(-90)\">{}</text>",
@@ -302,9 +378,63 @@ impl Canvas<'_> {
         }
     }
 
+    /// A line for comparison, without points.
+    fn draw_grey(&self, svg: &mut String, series: &Series) {
+        let shown = series.points.iter().filter(|point| point.y.is_finite());
+        let path: Vec<String> =
+            shown.map(|point| format!("{:.1},{:.1}", self.px(point.x), self.py(point.y))).collect();
+        let _ = writeln!(
+            svg,
+            "<polyline fill=\"none\" stroke=\"{GREY}\" stroke-opacity=\"0.6\" points=\"{}\"/>",
+            path.join(" ")
+        );
+    }
+
+    /// The names at the ends of the lines, moved apart where lines end close to each other.
+    fn draw_labels(&self, svg: &mut String) {
+        let named = self.plot.series.iter().enumerate().filter(|(_, one)| self.plot.is_named(one));
+        let mut ends: Vec<(f64, usize, (f64, f64))> = named
+            .filter_map(|(index, series)| {
+                let last = series.points.iter().rfind(|point| point.y.is_finite())?;
+                let (x, y) = (self.px(last.x), self.py(last.y));
+                Some((y, index, (x, y)))
+            })
+            .collect();
+        ends.sort_by(|(one, ..), (other, ..)| one.total_cmp(other));
+        let foot = self.size.height - self.size.bottom;
+        let mut least = self.size.top;
+        for (y, ..) in &mut ends {
+            *y = y.max(least);
+            least = *y + LABEL_ROW;
+        }
+        let mut most = foot;
+        for (y, ..) in ends.iter_mut().rev() {
+            *y = y.min(most);
+            most = *y - LABEL_ROW;
+        }
+        let left = self.size.width - self.size.right;
+        for (y, index, (end_x, end_y)) in ends {
+            let colour = COLOURS[index % COLOURS.len()];
+            let _ = writeln!(
+                svg,
+                "<path stroke=\"{colour}\" stroke-opacity=\"0.5\" fill=\"none\" d=\"M{end_x:.1} {end_y:.1}L{:.1} {y:.1}\"/>",
+                left + 8.0
+            );
+            let _ = writeln!(
+                svg,
+                "<text style=\"fill:{colour};font-weight:600\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                left + 11.0,
+                y + 4.0,
+                escape(&self.plot.series[index].name)
+            );
+        }
+    }
+
     fn draw_bars(&self, svg: &mut String, index: usize, series: &Series) {
         let colour = COLOURS[index % COLOURS.len()];
-        let room = (WIDTH - LEFT - RIGHT) / self.plot.x.categories.len().max(1) as f64 * 0.8;
+        let room = (self.size.width - LEFT - self.size.right)
+            / self.plot.x.categories.len().max(1) as f64
+            * 0.8;
         let width = room / self.plot.bars() as f64;
         let turn = self.plot.series[..index].iter().filter(|series| !series.reference).count();
         for point in series.points.iter().filter(|point| point.y.is_finite()) {

@@ -138,3 +138,56 @@ fn page_contains_every_plot_with_balanced_tags() {
     assert_eq!((page.matches("<svg").count(), page.matches("</svg>").count()), (2, 2));
     assert!(!page.contains("NaN"), "a value that is not a number has no place in a drawing");
 }
+
+fn crowded() -> Plot {
+    let series = |number: u32| {
+        let points = (0..4).map(|x| Point::at(f64::from(x), 1.0 + f64::from(number * x) / 100.0));
+        Series::new(format!("policy {number}"), points.collect())
+    };
+    Plot {
+        title: "Close to each other".into(),
+        kind: Kind::Labelled,
+        x: Axis::linear("rate", "1/s"),
+        y: Axis::linear("response", "ms"),
+        series: (0..6).map(series).collect(),
+    }
+}
+
+/// Heights of texts that have a colour of their own: names of lines.
+fn label_heights(svg: &str) -> Vec<f64> {
+    let labels = svg.lines().filter(|line| line.starts_with("<text style="));
+    let height = |line: &str| line.split(" y=\"").nth(1)?.split('"').next()?.parse().ok();
+    labels.filter_map(height).collect()
+}
+
+#[test]
+fn names_at_lines_do_not_overlap_and_stay_inside() {
+    let svg = crowded().to_svg();
+    let heights = label_heights(&svg);
+    assert_eq!(heights.len(), 6);
+    assert!(heights.windows(2).all(|pair| pair[1] - pair[0] >= 13.9), "{heights:?}");
+    assert!(heights.iter().all(|&y| (40.0..345.0).contains(&y)), "{heights:?}");
+    for number in 0..6 {
+        assert!(svg.contains(&format!(">policy {number}</text>")));
+    }
+}
+
+#[test]
+fn panels_show_one_line_each_before_the_others() {
+    let panels = crowded().panels();
+    assert_eq!(panels.len(), 6);
+    for (number, panel) in panels.iter().enumerate() {
+        let svg = panel.to_svg();
+        assert!(svg.contains(&format!(">policy {number}</text>")), "its title");
+        assert_eq!(svg.matches("<polyline").count(), 6);
+        assert_eq!(svg.matches("stroke-opacity=\"0.6\"").count(), 5);
+        let coloured = svg.rfind("<polyline").unwrap();
+        assert!(svg.rfind("stroke-opacity=\"0.6\"").unwrap() < coloured, "others are behind");
+    }
+    let heights: Vec<f64> =
+        panels.iter().flat_map(|panel| label_heights(&panel.to_svg())).collect();
+    assert!(heights.is_empty(), "the title is the name");
+    let section = Section { plots: panels, ..Section::default() };
+    let page = Report { sections: vec![section], ..Report::default() }.to_html();
+    assert_eq!(page.matches("display:inline-block").count(), 6);
+}

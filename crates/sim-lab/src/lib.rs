@@ -7,6 +7,7 @@
 //! | [`policies`] | placement policies of users |
 //! | [`lab`], [`jobs`] | runs, several at the same time |
 //! | [`single`], [`compare`], [`replay`] | one cluster; all policies on it; a recorded load |
+//! | [`picture`] | one run over time, by node, and where time goes |
 //! | [`sweep`] | a grid of settings, in shards that run anywhere |
 //! | [`paper`] | every experiment of the paper, and some beyond |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
@@ -22,6 +23,7 @@ pub mod jobs;
 pub mod keys;
 pub mod lab;
 pub mod paper;
+pub mod picture;
 pub mod policies;
 pub mod presets;
 pub mod replay;

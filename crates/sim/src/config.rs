@@ -351,6 +351,9 @@ pub struct RunConfig {
     pub check: bool,
     /// The bug built in on purpose.
     pub canary: Canary,
+    /// Samples of the run over time ([`crate::Outcome::observed`]); they change nothing else.
+    #[serde(skip)]
+    pub samples: u32,
 }
 
 /// One cluster and its load.
@@ -480,6 +483,7 @@ impl Default for RunConfig {
             count_links: false,
             check: true,
             canary: Canary::None,
+            samples: 0,
         }
     }
 }

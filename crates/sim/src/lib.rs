@@ -31,7 +31,7 @@ pub use config::{
 pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
 pub use machine::{Load as MachineLoad, MachineConfig, MachineOutcome, ZoneConfig, run_machine};
-pub use outcome::{FaultTally, Messages, Outcome, Tally};
+pub use outcome::{FaultTally, Messages, NodeLoad, Observed, Outcome, Sample, Tally};
 pub use trace::{TraceKind, TraceRecord};
 pub use transfers::{Transfer, Transferred, transfer_all};
 pub use validate::{Problem, TIME_MAX_NS};

@@ -184,6 +184,60 @@ pub struct Outcome {
     pub link_bytes: Vec<u64>,
     /// Number of checks; a run in which a check fails is an error and has no outcome.
     pub checks: u64,
+    /// The run over time and by node, if `run.samples` asks for it.
+    #[serde(skip)]
+    pub observed: Option<Box<Observed>>,
+}
+
+/// The machine at one moment. Counts of faults and page-outs are those since the warm-up ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sample {
+    /// Simulated time, ns.
+    pub now_ns: u64,
+    /// Whether the warm-up is over.
+    pub measured: bool,
+    /// Threads on nodes.
+    pub threads: u64,
+    /// Those of them that wait for a page.
+    pub waiting: u64,
+    /// Frames in use.
+    pub frames_used: u64,
+    /// Faults so far.
+    pub faults: u64,
+    /// The sum of their responses, ns.
+    pub response_ns: u64,
+    /// Page-outs so far.
+    pub page_outs: u64,
+    /// Those of them that ended at another node.
+    pub placed_remote: u64,
+    /// Those of them that ended on disk.
+    pub placed_disk: u64,
+}
+
+/// Sums over the samples of one node after the warm-up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeLoad {
+    /// Frames in use.
+    pub frames_used: u64,
+    /// Frames with pages of other nodes.
+    pub guests: u64,
+    /// Samples in which the node had a thread.
+    pub busy: u64,
+    /// Samples in which that thread waited.
+    pub waiting: u64,
+    /// Threads that waited for the node.
+    pub queued: u64,
+}
+
+/// A run over time and by node.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Observed {
+    /// In the order of time.
+    pub samples: Vec<Sample>,
+    /// By node.
+    pub loads: Vec<NodeLoad>,
+    /// Samples that the sums by node are of.
+    pub load_samples: u64,
 }
 
 fn is_default(tally: &FaultTally) -> bool {

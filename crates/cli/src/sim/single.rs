@@ -12,7 +12,8 @@ use hiroma_sim::Config;
 use hiroma_sim_lab::cluster::read_cluster;
 use hiroma_sim_lab::compare::{self, Entrant, entrants, entrants_with};
 use hiroma_sim_lab::figures::Figures;
-use hiroma_sim_lab::lab::jobs_of;
+use hiroma_sim_lab::lab::{Job, jobs_of};
+use hiroma_sim_lab::picture::{self, SAMPLES};
 use hiroma_sim_lab::policies::Policies;
 use hiroma_sim_lab::presets::{PRESETS, preset};
 use hiroma_sim_lab::trace::{Trace, TraceError, is_csv};
@@ -230,15 +231,21 @@ fn simulate(
 ) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
     let config = Arc::new(config);
-    let jobs = jobs_of(&[("the cluster".to_owned(), config.clone())], seeds);
+    let mut jobs = jobs_of(&[("the cluster".to_owned(), config.clone())], seeds);
+    // The page shows the first run as it went.
+    let drawn = jobs.first_mut().filter(|_| outputs.wants_html());
+    drawn.into_iter().for_each(|job| Arc::make_mut(&mut job.config).run.samples = SAMPLES);
     shared::in_lab(runs.jobs.threads(), jobs.len(), |lab, progress| {
-        let figures =
-            lab.map_all(&jobs, |_, outcome| Figures::of(&outcome)).map_err(shared::failed)?;
+        let keep =
+            |job: &Job, outcome| (Figures::of(&outcome), picture::section(&job.config, &outcome));
+        let kept = lab.map_all(&jobs, keep).map_err(shared::failed)?;
+        let (figures, pictures): (Vec<Figures>, Vec<_>) = kept.into_iter().unzip();
         let section = single::section(title, &config, seeds, &figures);
         show(progress, &section);
+        let sections = [section].into_iter().chain(pictures.into_iter().flatten());
         outputs.write(
             || single::to_json(&config, seeds, &figures),
-            || shared::report(title, vec![section]),
+            || shared::report(title, sections.collect()),
         )?;
         Ok(ExitCode::SUCCESS)
     })

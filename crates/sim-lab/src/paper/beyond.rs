@@ -100,7 +100,7 @@ impl Beyond {
                 ),
             ],
             tables: vec![book.table("Mean response by age of information", "period, ms", &curves)],
-            plots: vec![book.plot("Herding", Axis::log("time between messages", "ms"), &curves)],
+            plots: book.plots("Herding", Axis::log("time between messages", "ms"), &curves),
         });
         report.sections.push(self.young_section(book));
         report.sections.push(self.preset_section(book));
@@ -143,11 +143,11 @@ impl Beyond {
                 book.table("Mean response by age of information", "period, ms", &curves),
                 ratios,
             ],
-            plots: vec![book.plot(
+            plots: book.plots(
                 "Herding below a millisecond",
                 Axis::log("time between messages", "ms"),
                 &plotted,
-            )],
+            ),
         }
     }
 

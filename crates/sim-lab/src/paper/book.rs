@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use hiroma_report::{Axis, Plot, Point, Series, Table};
+use hiroma_report::{Axis, Kind, Plot, Point, Series, Table};
 use hiroma_sim::{Config, Outcome};
 
 use crate::figures::{Figures, RESPONSE, estimate, figure_named};
 use crate::lab::{Job, Lab, LabError};
 use crate::single::estimate_text;
 use hiroma_report::Estimate;
+
+/// More curves cannot be told apart in one plot.
+const CURVES_MAX: usize = 4;
 
 /// A configuration in the book.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +118,13 @@ impl Book {
         self.values(id, RESPONSE)
     }
 
-    /// A plot of mean responses with their intervals.
-    pub fn plot(&self, title: &str, x: Axis, curves: &[Curve]) -> Plot {
+    /// Mean responses with their intervals: in one plot, or in a panel for each of many curves.
+    pub fn plots(&self, title: &str, x: Axis, curves: &[Curve]) -> Vec<Plot> {
+        let plot = self.plot(title, x, curves);
+        if curves.len() > CURVES_MAX { plot.panels() } else { vec![plot] }
+    }
+
+    fn plot(&self, title: &str, x: Axis, curves: &[Curve]) -> Plot {
         let series = curves.iter().map(|curve| {
             let points = curve.points.iter().filter_map(|&(x, id)| {
                 let response = self.estimate(id, RESPONSE)?;
@@ -131,10 +139,10 @@ impl Book {
         });
         Plot {
             title: title.to_owned(),
+            kind: Kind::Labelled,
             x,
             y: Axis::log("mean response", "ms"),
             series: series.collect(),
-            ..Plot::default()
         }
     }
 

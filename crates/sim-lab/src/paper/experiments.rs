@@ -194,7 +194,7 @@ impl Experiments {
                 book.table("Mean response by arrival rate", "processes/s", curves),
                 book.details(&format!("At {HIGH} processes/s"), &at(HIGH)),
             ],
-            plots: vec![book.plot(title, Axis::linear("arrival rate", "processes/s"), curves)],
+            plots: book.plots(title, Axis::linear("arrival rate", "processes/s"), curves),
         }
     }
 

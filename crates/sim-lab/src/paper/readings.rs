@@ -80,7 +80,7 @@ impl Readings {
                     .to_owned(),
             ],
             tables: vec![table, book.table(title, "measured, s", &self.lengths)],
-            plots: vec![book.plot(title, Axis::linear("measured after the warm-up", "s"), &self.lengths)],
+            plots: book.plots(title, Axis::linear("measured after the warm-up", "s"), &self.lengths),
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use hiroma_report::{Axis, Plot, Point, Section, Series, Table, figures as digits};
+use hiroma_report::{Axis, Kind, Plot, Point, Section, Series, Table, figures as digits};
 use serde::Serialize;
 
 use crate::figures::{FIGURES, Figures, RESPONSE, estimate};
@@ -10,8 +10,10 @@ use crate::single::{FigureJson, estimate_text, figures_json, seeds_text, to_text
 use crate::sweep::plan::label;
 use crate::sweep::store::{Gaps, Store, StoreError};
 
-/// A plot with more lines than this is unreadable.
-const SERIES_MAX: usize = 8;
+/// More lines cannot be told apart in one plot: each has a panel then.
+const SERIES_MAX: usize = 4;
+/// More panels show nothing that the table does not.
+const PANELS_MAX: usize = 24;
 
 /// Settings that distinguish a cell, with their values.
 type CellValues = Vec<(String, String)>;
@@ -97,6 +99,13 @@ impl Merged {
         table
     }
 
+    fn plots(&self) -> Vec<Plot> {
+        match self.plot() {
+            Some(plot) if plot.series.len() > SERIES_MAX => plot.panels(),
+            plot => plot.into_iter().collect(),
+        }
+    }
+
     /// Response over the numeric setting with the most values, a line for each combination of the
     /// others; none without such a setting.
     fn plot(&self) -> Option<Plot> {
@@ -131,7 +140,7 @@ impl Merged {
             };
             match series.iter().position(|series| series.name == name) {
                 Some(at) => series[at].points.push(point),
-                None if series.len() < SERIES_MAX => series.push(Series::new(name, vec![point])),
+                None if series.len() < PANELS_MAX => series.push(Series::new(name, vec![point])),
                 None => {}
             }
         }
@@ -142,8 +151,8 @@ impl Merged {
             title: "Mean response, with 95 % intervals".to_owned(),
             x: Axis::linear(keys[at], ""),
             y: Axis::linear("response", "ms"),
+            kind: Kind::Labelled,
             series,
-            ..Plot::default()
         })
     }
 
@@ -155,12 +164,7 @@ impl Merged {
             seeds_text(&self.seeds)
         )];
         text.extend(self.notes());
-        Section {
-            title: "Sweep".to_owned(),
-            text,
-            tables: vec![self.table()],
-            plots: self.plot().into_iter().collect(),
-        }
+        Section { title: "Sweep".to_owned(), text, tables: vec![self.table()], plots: self.plots() }
     }
 
     /// One line per cell, with mean and half width of the interval of every figure.

@@ -3,6 +3,7 @@
 mod deliver;
 mod failures;
 mod node;
+mod observe;
 mod paging;
 mod post;
 mod replay;
@@ -27,6 +28,7 @@ use crate::queue::Queue;
 use crate::random::Normal;
 use crate::topology::Topology;
 use node::{Doing, Node};
+use observe::Observer;
 use replay::Replay;
 use tables::{Page, State, Tables, Whereabouts};
 
@@ -120,6 +122,7 @@ pub struct Engine<'a> {
     replay: Option<Replay>,
     failures: Rng,
     checker: Checker,
+    observer: Option<Observer>,
     out: Outcome,
     measuring: bool,
     ended: bool,
@@ -184,6 +187,7 @@ impl<'a> Engine<'a> {
             replay: None,
             failures: Rng::part(seed, 3),
             checker: Checker::new(config.run.check, topology.nodes(), config.node.frames),
+            observer: None,
             out: Outcome::default(),
             measuring: false,
             ended: false,
@@ -214,6 +218,7 @@ impl<'a> Engine<'a> {
             if let Some(error) = self.shared.policy_failure() {
                 return Err(self.policy_failed(error));
             }
+            self.observe();
             if run.check && self.now_ns >= audit_ns {
                 audit_ns = self.now_ns + (end_ns / AUDITS).max(1);
                 self.audit();
@@ -255,6 +260,10 @@ impl<'a> Engine<'a> {
             measured_ns: self.config.run.duration_ns,
             ..Outcome::default()
         };
+        if self.config.run.samples > 0 {
+            let (samples, frames) = (self.config.run.samples, self.config.node.frames);
+            self.observer = Some(Observer::new(samples, end_ns, self.nodes.len() as u64, frames));
+        }
         self.at(self.config.run.warmup_ns, EventKind::Measure, 0);
         for node in 0..self.nodes.len() as u32 {
             self.plan_tick(node);
@@ -468,6 +477,9 @@ impl<'a> Engine<'a> {
         debug_assert!(self.ended, "the end at {end_ns} ns is an event");
         if self.config.run.drain {
             self.out.events = self.events;
+        }
+        if let Some(observer) = self.observer.take() {
+            self.out.observed = Some(observer.into_observed());
         }
         self.out.checks = self.checker.checks();
         self.out.link_bytes = self.network.bytes().to_vec();
