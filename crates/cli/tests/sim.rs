@@ -3,9 +3,12 @@
 mod common;
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::Command;
 
 use common::output;
+use hiroma_testkit::skip;
 
 /// A cluster that simulates in no time.
 const SMALL: &str = "nodes = 16\ndisk.count = 2\npolicy.domain_radius = 2\nload.arrivals_per_s = 40\nrun.warmup_ns = \"1ms\"\nrun.duration_ns = \"20ms\"\n";
@@ -234,4 +237,112 @@ fn own_policies_take_part_and_fail_with_their_exit_code() {
     assert!(errors.contains("answered 77: choose has to return 0 to "), "{errors}");
     let (code, _, errors) = hiroma(dir.path(), &["compare", "DIR/c.toml", "--policy", "fill"]);
     assert!(code == Some(2) && errors.contains("it takes part anyway"), "{errors}");
+}
+
+/// A sweep of six runs, and its results as JSON, run without shards.
+fn small_sweep(dir: &Path) -> String {
+    fs::write(dir.join("c.toml"), SMALL).unwrap();
+    fs::write(
+        dir.join("s.toml"),
+        "cluster = \"c.toml\"\nseeds = 3\n[grid]\nload.arrivals_per_s = [20, 40]\n",
+    )
+    .unwrap();
+    hiroma(dir, &["sweep", "DIR/s.toml", "--out", "DIR/alone"]);
+    hiroma(dir, &["merge", "DIR/alone", "--json", "DIR/alone.json"]);
+    fs::read_to_string(dir.join("alone.json")).unwrap()
+}
+
+#[test]
+fn slurm_script_runs_shards_and_merges_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let alone = small_sweep(dir.path());
+    let write = ["sweep", "DIR/s.toml", "--out", "DIR/a b", "--on", "slurm", "--shards", "4"];
+    let (code, told, errors) = hiroma(dir.path(), &write);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(told.starts_with("6 runs in 4 shards; start them with\n\n  bash '"), "{told}");
+    let script = dir.path().join("a b/sweep-slurm.sh");
+    match Command::new("shellcheck").arg(&script).output() {
+        Ok(checked) => assert!(checked.status.success(), "{checked:?}"),
+        Err(_) => {
+            skip!(Machine, "the script for Slurm is not checked: shellcheck is not installed")
+        }
+    }
+    // A scheduler that starts nothing: it tells what it was asked for.
+    let bin = dir.path().join("bin");
+    fs::create_dir(&bin).unwrap();
+    let log = dir.path().join("sbatch.log");
+    let fake = format!(
+        "#!/bin/sh\nfor word; do echo \"$word\" >>'{}'; done\necho '17;cluster'\n",
+        log.display()
+    );
+    fs::write(bin.join("sbatch"), fake).unwrap();
+    fs::set_permissions(bin.join("sbatch"), fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+    let bash = |args: &[&str], task: Option<&str>| {
+        let mut command = Command::new("bash");
+        command.arg(&script).args(args).env("PATH", &path).env_remove("SLURM_ARRAY_TASK_ID");
+        if let Some(task) = task {
+            command.env("SLURM_ARRAY_TASK_ID", task);
+        }
+        let output = command.output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    let (code, told, errors) = bash(&["submit", "--time=1:00"], None);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(told.starts_with("job 17 runs the 4 shards, job 17 merges them"), "{told}");
+    let asked = fs::read_to_string(&log).unwrap();
+    assert_eq!(asked.matches("--time=1:00\n").count(), 2);
+    let wrapped = asked.lines().last().unwrap().to_owned();
+    assert!(asked.contains("--dependency=afterany:17\n") && wrapped.ends_with(" merge"), "{asked}");
+    // What the scheduler would do, with one task that never ran.
+    for task in ["1", "2", "4"] {
+        let (code, _, errors) = bash(&[], Some(task));
+        assert_eq!(code, Some(0), "{errors}");
+    }
+    let merged = Command::new("sh").args(["-c", &wrapped]).output().unwrap();
+    assert_eq!(merged.status.code(), Some(7));
+    assert!(
+        String::from_utf8(merged.stdout).unwrap().contains("Missing in shard 3/4: 1 of 1 runs")
+    );
+    assert_eq!(bash(&[], Some("3")).0, Some(0));
+    assert_eq!(bash(&["merge"], None).0, Some(0));
+    let merged = fs::read_to_string(dir.path().join("a b/merged.json")).unwrap();
+    assert_eq!(merged, alone);
+    let (code, _, errors) = bash(&[], None);
+    assert!(code == Some(1) && errors.contains("submit the script with sbatch"), "{errors}");
+}
+
+#[test]
+fn ray_runs_shards_and_merges_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let ray = Command::new("python3").args(["-c", "import ray"]).output();
+    if !ray.is_ok_and(|ray| ray.status.success()) {
+        skip!(Machine, "sweeps on Ray: python3 has no package ray (pip install ray)");
+        return;
+    }
+    let alone = small_sweep(dir.path());
+    let write = ["sweep", "DIR/s.toml", "--out", "DIR/out", "--on", "ray", "--shards", "3"];
+    let (code, told, errors) = hiroma(dir.path(), &write);
+    assert_eq!(code, Some(0), "{errors}");
+    assert!(told.ends_with("/out/sweep_ray.py'\n"), "{told}");
+    let run = || {
+        let script = dir.path().join("out/sweep_ray.py");
+        let output = Command::new("python3").arg(script).env_remove("RAY_ADDRESS").output();
+        let output = output.unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{told}{}", String::from_utf8_lossy(&output.stderr));
+        told
+    };
+    let told = run();
+    for shard in 1..=3 {
+        assert!(
+            told.contains(&format!("shard {shard}/3 done: 2 runs done, 0 were there already")),
+            "{told}"
+        );
+    }
+    let merged = || fs::read_to_string(dir.path().join("out/merged.json")).unwrap();
+    assert_eq!(merged(), alone);
+    assert!(run().contains("shard 2/3 done: 0 runs done, 2 were there already"));
+    assert_eq!(merged(), alone);
 }

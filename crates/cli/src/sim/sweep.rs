@@ -1,11 +1,12 @@
 //! Many clusters: `hiroma sim sweep` and `merge`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hiroma_report::Table;
 use hiroma_sim_lab::policies::Policies;
+use hiroma_sim_lab::sweep::scripts::{Engine, Script};
 use hiroma_sim_lab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
 
 use super::shared::{self, Files, Jobs};
@@ -31,6 +32,13 @@ pub struct SweepArgs {
     /// Run only every M-th run, starting with the N-th
     #[arg(long, value_name = "N/M", default_value = "1/1")]
     shard: Shard,
+    /// Run nothing: write a script that runs all shards on ENGINE and merges them, into DIR: slurm
+    /// (a job array) or ray
+    #[arg(long, value_name = "ENGINE", conflicts_with = "shard")]
+    on: Option<Engine>,
+    /// Number of shards of the script [default: 16, or as many as there are runs]
+    #[arg(long, value_name = "M", requires = "on", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    shards: Option<u32>,
     #[command(flatten)]
     jobs: Jobs,
 }
@@ -48,6 +56,9 @@ Exit codes are those of `hiroma sim`.";
 const MERGE_HELP: &str = "\
 Exit codes are those of `hiroma sim`, and
   7    runs are missing; what there is was combined";
+
+/// Shards of a script, unless told otherwise.
+const SHARDS: usize = 16;
 
 /// Exit code of a merge in part.
 const IN_PART: u8 = 7;
@@ -73,6 +84,9 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
     let mut plan = Plan::read(&args.sweep, &Policies::new()).map_err(shared::refused)?;
     args.seeds.iter().for_each(|&seeds| plan.set_seeds(seeds as usize));
     let store = Store::open(&args.out, &plan).map_err(refused_or_failed)?;
+    if let Some(engine) = args.on {
+        return write_script(args, engine, &plan);
+    }
     let missing = sweep::missing(&plan, args.shard, &store).len();
     shared::in_lab(args.jobs.threads(), missing, |lab, progress| {
         let done = sweep::run(&plan, args.shard, &store, lab).map_err(|error| match error {
@@ -92,6 +106,26 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
         }
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// Writes a script that runs the sweep, and says how to start it.
+fn write_script(args: &SweepArgs, engine: Engine, plan: &Plan) -> Result<ExitCode> {
+    let whole =
+        |path: &Path| path.canonicalize().with_context(|| format!("finding {}", path.display()));
+    let out = whole(&args.out)?;
+    let script = Script {
+        engine,
+        hiroma: std::env::current_exe().context("finding this program")?,
+        sweep: whole(&args.sweep)?,
+        shards: args.shards.map_or(SHARDS, |shards| shards as usize).min(plan.points()),
+        seeds: args.seeds,
+        out,
+    };
+    let path = script.out.join(script.name());
+    shared::write(&path, &script.text())?;
+    println!("{} runs in {} shards; start them with\n", plan.points(), script.shards);
+    println!("  {}", script.command(&path));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `hiroma sim merge`.

@@ -3,6 +3,7 @@
 
 mod merge;
 mod plan;
+pub mod scripts;
 mod store;
 
 pub use merge::Merged;
