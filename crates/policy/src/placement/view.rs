@@ -40,6 +40,11 @@ impl Avoid {
         }
     }
 
+    /// The peers to avoid.
+    pub fn iter(&self) -> impl Iterator<Item = Peer> + '_ {
+        self.peers[..usize::from(self.count)].iter().copied()
+    }
+
     /// Whether `peer` is to be avoided.
     #[inline]
     pub fn has(&self, peer: Peer) -> bool {
@@ -70,13 +75,16 @@ impl Neighbourhood {
 
     /// The same peers, none of which has a free frame before its first message.
     pub fn unknown(&self) -> Self {
-        Neighbourhood { hops: self.hops.clone(), unheard: vec![0; self.hops.len()].into() }
+        Neighbourhood { unheard: vec![0; self.hops.len()].into(), ..self.clone() }
     }
 
     /// Adds a peer, of which nothing is known.
     fn add(&mut self, hops: u16) {
         self.hops = self.hops.iter().copied().chain([hops]).collect();
         self.unheard = vec![0; self.hops.len()].into();
+        // Nodes of one kind have the same number of frames.
+        let frames = self.capacities.first().copied().unwrap_or(0);
+        self.capacities = vec![frames; self.hops.len()].into();
     }
 }
 

@@ -114,7 +114,7 @@ impl PlacementPolicy for Node {
             node: self.number,
             rng: rng.state(),
             free: view.frees(),
-            avoid: request.avoid().0.iter().flatten().map(|peer| peer.0).collect(),
+            avoid: request.avoid().iter().map(|peer| peer.0).collect(),
             hops: is_new.then(|| view.hops()),
             capacity: is_new.then(|| request.peers().map(|peer| peer.capacity).collect()),
         };
