@@ -203,6 +203,16 @@ fn replacement(kind: ReplacementKind) -> Box<dyn Replacement> {
     }
 }
 
+/// The staging area, registered where pages move.
+fn frames(sector_order: u8, live: &Live) -> Result<Frames, PagerError> {
+    let frames = Frames::new(sector_order, live.path == Path::Full)
+        .map_err(PagerError::io("reserving the staging area"))?;
+    if let Some(staging) = &live.staging {
+        frames.register(staging).map_err(PagerError::io("registering the staging area"))?;
+    }
+    Ok(frames)
+}
+
 impl Core {
     /// An empty state for the arena.
     pub fn new(
@@ -217,11 +227,7 @@ impl Core {
         let limit = config.local_limit_bytes as usize;
         let table = PagerError::io("reserving tables");
         let extents = LazyTable::new(arena.len() / EXTENT).map_err(table)?;
-        let frames = Frames::new(sector_order, live.path == Path::Full)
-            .map_err(PagerError::io("reserving the staging area"))?;
-        if let Some(staging) = &live.staging {
-            frames.register(staging).map_err(PagerError::io("registering the staging area"))?;
-        }
+        let frames = frames(sector_order, &live)?;
         let fixed = match config.block {
             BlockSize::Auto => None,
             BlockSize::Fixed(bytes) => Some(bytes),

@@ -50,7 +50,7 @@ fn schedule(seed: u64) -> Config {
     policy.information =
         [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand]
             [pick(3) as usize];
-    policy.placement = PlacementKind::ALL[pick(PlacementKind::ALL.len() as u32) as usize];
+    policy.placement = PlacementKind::ALL[pick(PlacementKind::ALL.len() as u32) as usize].clone();
     policy.on_failure =
         [FailureKind::Cascade, FailureKind::Return, FailureKind::Replace, FailureKind::Disk]
             [pick(4) as usize];

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::placement::choice::{AnyChoice, MostFree};
+use crate::placement::hearing::Stamp;
 use crate::placement::view::Neighbourhood;
 use crate::placement::{
     Command, Event, Leaving, PlacementConfig, PlacementKind, Placer, ReservationKind, Shared,
@@ -43,8 +44,12 @@ fn commands(shared: &Arc<Shared>) -> Vec<Command> {
     placer.handle(0, Event::Free(0), &mut commands);
     for page in 0..200 {
         let peer = Peer(rng.below(4) as u16);
-        placer.handle(page, Event::Told { peer, value: rng.below(3) }, &mut commands);
-        let avoid = Avoid([Some(Peer(rng.below(4) as u16)), None]);
+        placer.handle(
+            page,
+            Event::Told { peer, value: rng.below(3), stamp: Stamp::default() },
+            &mut commands,
+        );
+        let avoid = Avoid::new([Some(Peer(rng.below(4) as u16)), None]);
         placer.handle(page, Event::PageLeaves(Leaving { page, attempts: 0, avoid }), &mut commands);
     }
     commands
@@ -79,7 +84,7 @@ fn same_answers_give_the_same_commands() {
 fn requests_show_what_is_known_about_each_peer() {
     let mut view = View::new(Arc::new(Neighbourhood::new(vec![1, 2, 2].into(), 16)));
     view.set(Peer(1), 0);
-    let request = Request::new(&view, Avoid([None, Some(Peer(2))]));
+    let request = Request::new(&view, Avoid::new([None, Some(Peer(2))]));
     let peers: Vec<(u16, u32, u32, u16, bool)> = request
         .peers()
         .map(|peer| (peer.peer.0, peer.free, peer.capacity, peer.hops, peer.avoid))
