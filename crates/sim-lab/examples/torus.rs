@@ -3,7 +3,7 @@
 //!
 //! `torus pattern FILE TRANSFERS GAP_NS` writes lines of `start_ns source destination bytes`;
 //! `torus run FILE LINKS_OUT` prints what `bench/sim/simgrid/torus.cpp` prints, for store and
-//! forward and for cut-through; `torus check OURS SIMGRIDS` compares two files of `from to bytes`.
+//! forward, for cut-through and for fair sharing; `torus check OURS SIMGRIDS` compares two files of `from to bytes`.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -11,7 +11,9 @@ use std::fmt::Write as _;
 use std::time::Instant;
 use std::{env, fs};
 
-use hiroma_sim::{Config, NetworkConfig, Switching, Transfer, transfer_all};
+use hiroma_sim::{
+    Config, NetworkConfig, NetworkModel, Sharing, Switching, Transfer, transfer_all,
+};
 
 /// Width and height.
 const SIDE: u32 = 16;
@@ -67,7 +69,11 @@ fn run(pattern: &str, links: &str) -> Result<(), Box<dyn Error>> {
         };
         transfers.push(Transfer { start_ns, source: source as u32, target: target as u32 });
     }
-    for switching in [Switching::StoreAndForward, Switching::CutThrough] {
+    for (name, model, switching) in [
+        ("StoreAndForward", NetworkModel::Fifo, Switching::StoreAndForward),
+        ("CutThrough", NetworkModel::Fifo, Switching::CutThrough),
+        ("Fair", NetworkModel::Fair, Switching::CutThrough),
+    ] {
         let base = Config::default();
         let network = NetworkConfig {
             latency_ns: 1000,
@@ -75,6 +81,9 @@ fn run(pattern: &str, links: &str) -> Result<(), Box<dyn Error>> {
             page_overhead_ns: 0,
             message_bytes: 1,
             switching,
+            model,
+            // SimGrid's flows share a link in inverse proportion to their latencies.
+            sharing: Sharing::ByLatency,
             ..base.network.clone()
         };
         // A message has at least one byte; together with the page it is as large as SimGrid's.
@@ -91,7 +100,7 @@ fn run(pattern: &str, links: &str) -> Result<(), Box<dyn Error>> {
             .sum();
         let count = transfers.len() as f64;
         println!(
-            "{switching:?}\ntransfers {count}\nmean_transfer_us {:.3}",
+            "{name}\ntransfers {count}\nmean_transfer_us {:.3}",
             taken_ns as f64 / count / 1e3
         );
         println!("end_ms {:.3}", result.there_ns.iter().max().copied().unwrap_or(0) as f64 / 1e6);

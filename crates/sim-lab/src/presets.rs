@@ -184,6 +184,7 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
             switching: Switching::CutThrough,
             multicast: false,
             free_information: false,
+            ..NetworkConfig::default()
         },
         ..Config::default()
     };

@@ -179,9 +179,10 @@ impl Settings {
                             .map_err(|what| self.complain(&path, format!("`{path}`: {what}")))?,
                     );
                 }
-                (_, Value::Array(items)) => {
-                    let items = items.iter().map(|item| self.item(item, &path));
-                    base.insert(key.clone(), Value::Array(items.collect::<Result<_, _>>()?));
+                (_, value @ Value::Array(_)) | (None, value) => {
+                    // A list, a setting that is not written out while it has no value, or an unknown
+                    // key.
+                    base.insert(key.clone(), self.in_numbers(&path, key, value)?);
                 }
                 _ => {
                     base.insert(key.clone(), value.clone());
@@ -191,20 +192,35 @@ impl Settings {
         Ok(())
     }
 
-    /// An item of a list. The base has none with which a table could be merged: times are known by
-    /// their names.
-    fn item(&self, item: &Value, path: &str) -> Result<Value, SettingsError> {
-        let Value::Table(table) = item else { return Ok(item.clone()) };
-        let mut table = table.clone();
-        for (key, value) in table.iter_mut().filter(|(key, _)| key.ends_with("_ns")) {
-            if let Value::String(text) = value {
-                let ns = number(key, text)
-                    .map_err(|what| self.complain(path, format!("`{path}.{key}`: {what}")))?;
-                *value = Value::Integer(ns);
+    /// `value` with numbers where its keys take texts with units.
+    fn in_numbers(&self, path: &str, key: &str, value: &Value) -> Result<Value, SettingsError> {
+        Ok(match value {
+            Value::String(text) if takes_unit(key) => {
+                let number = number(key, text)
+                    .map_err(|what| self.complain(path, format!("`{path}`: {what}")))?;
+                Value::Integer(number)
             }
-        }
-        Ok(Value::Table(table))
+            Value::Table(table) => {
+                let mut taken = Table::new();
+                for (key, value) in table {
+                    let path = format!("{path}.{key}");
+                    taken.insert(key.clone(), self.in_numbers(&path, key, value)?);
+                }
+                Value::Table(taken)
+            }
+            Value::Array(items) => {
+                let item = |(place, item)| self.in_numbers(&format!("{path}[{place}]"), key, item);
+                Value::Array(items.iter().enumerate().map(item).collect::<Result<_, _>>()?)
+            }
+            other => other.clone(),
+        })
     }
+}
+
+/// Whether a key of this name takes a number that may be written with a unit.
+fn takes_unit(key: &str) -> bool {
+    ["_ns", "_bytes"].iter().any(|end| key.ends_with(end))
+        || UNITS.iter().any(|unit| key.ends_with(unit.suffix))
 }
 
 /// A table whose `kind` differs replaces the old table, since none of the old settings would fit.

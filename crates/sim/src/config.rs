@@ -52,10 +52,43 @@ pub enum Switching {
     CutThrough,
 }
 
+/// What messages on the same links do to each other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum NetworkModel {
+    /// A link carries one message at a time; others wait in order of arrival, any number of them.
+    #[default]
+    Fifo,
+    /// All messages share the links of their routes at the same time, by max-min fairness.
+    Fair,
+}
+
+/// What a fair share is (`model = "fair"`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Equal for all messages on a full link.
+    #[default]
+    Equal,
+    /// In inverse proportion to the latency of the route, as with TCP.
+    ByLatency,
+}
+
+/// Whether a setting has the value that stands for its absence: it is not written out then.
+fn is_unset<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Links and messages.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NetworkConfig {
+    /// What messages on the same links do to each other.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub model: NetworkModel,
+    /// What a fair share is (`model = "fair"`).
+    #[serde(skip_serializing_if = "is_unset")]
+    pub sharing: Sharing,
     /// Bandwidth of one link in one direction, bytes/s.
     pub bytes_per_s: u64,
     /// Propagation time of one link, ns.
@@ -389,6 +422,8 @@ impl Default for TopologyConfig {
 impl Default for NetworkConfig {
     fn default() -> Self {
         NetworkConfig {
+            model: NetworkModel::Fifo,
+            sharing: Sharing::Equal,
             bytes_per_s: 100_000_000,
             latency_ns: 0,
             hop_overhead_ns: 5_000,

@@ -25,8 +25,8 @@ mod validate;
 
 pub use config::{
     Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree,
-    LoadConfig, NetworkConfig, NodeConfig, OutageConfig, PartitionConfig, RunConfig, Spread,
-    Switching, ThreadPlacement, TopologyConfig, TopologyKind,
+    LoadConfig, NetworkConfig, NetworkModel, NodeConfig, OutageConfig, PartitionConfig, RunConfig,
+    Sharing, Spread, Switching, ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;

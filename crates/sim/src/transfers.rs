@@ -3,7 +3,7 @@
 
 use crate::config::Config;
 use crate::error::RunError;
-use crate::network::Network;
+use crate::network::{Done, Fabric, Network, Signals};
 use crate::queue::Queue;
 use crate::topology::Topology;
 
@@ -34,6 +34,9 @@ pub struct Transferred {
 pub fn transfer_all(config: &Config, transfers: &[Transfer]) -> Result<Transferred, RunError> {
     config.validate().map_err(RunError::Config)?;
     let topology = Topology::new(config, 1, 1);
+    if let Some(fabric) = Fabric::new(config, &topology, true) {
+        return Ok(transfer_by_fabric(*fabric, &topology, transfers));
+    }
     let mut network = Network::new(&config.network, topology.links(), config.node.page_bytes, true);
     let mut queue = Queue::default();
     let mut at: Vec<u32> =
@@ -56,15 +59,70 @@ pub fn transfer_all(config: &Config, transfers: &[Transfer]) -> Result<Transferr
             None => result.there_ns[number] = now_ns + network.tail_ns(true),
         }
     }
-    if matches!(topology, Topology::Torus(_)) {
-        let bytes = ends
-            .iter()
-            .zip(network.bytes())
-            .filter_map(|(ends, &bytes)| ends.map(|(from, to)| (from, to, bytes)));
-        result.neighbour_bytes = bytes.collect();
-        result.neighbour_bytes.sort_unstable();
-    }
+    result.neighbour_bytes = neighbour_bytes(&topology, &ends, network.bytes());
     Ok(result)
+}
+
+fn neighbour_bytes(
+    topology: &Topology,
+    ends: &[Option<(u32, u32)>],
+    bytes: &[u64],
+) -> Vec<(u32, u32, u64)> {
+    if !matches!(topology, Topology::Torus(_)) {
+        return Vec::new();
+    }
+    let by_link = ends
+        .iter()
+        .zip(bytes)
+        .filter_map(|(ends, &bytes)| ends.map(|(from, to)| (from, to, bytes)));
+    let mut by_link: Vec<(u32, u32, u64)> = by_link.collect();
+    by_link.sort_unstable();
+    by_link
+}
+
+/// The same over a network that has events of its own.
+fn transfer_by_fabric(
+    mut fabric: Fabric,
+    topology: &Topology,
+    transfers: &[Transfer],
+) -> Transferred {
+    /// Payloads from here on are the network's own; below are transfers that start.
+    const FABRIC: u64 = 1 << 32;
+    let (mut queue, mut signals, mut route) = (Queue::default(), Signals::default(), Vec::new());
+    let mut result = Transferred { there_ns: vec![0; transfers.len()], ..Transferred::default() };
+    let mut ends = vec![None; topology.links() as usize];
+    for (number, transfer) in transfers.iter().enumerate() {
+        queue.push(transfer.start_ns, number as u64);
+    }
+    while let Some((now_ns, payload)) = queue.pop() {
+        if payload >= FABRIC {
+            fabric.event(now_ns, payload as u32, &mut signals);
+        } else {
+            let Transfer { source, target, .. } = transfers[payload as usize];
+            topology.route(source, target, &mut route);
+            result.hops += route.len() as u64;
+            let mut at = topology.start(source);
+            while let Some((link, next)) = topology.next(at, source, target) {
+                ends[link as usize] = Some((at, next));
+                at = next;
+            }
+            if route.is_empty() {
+                result.there_ns[payload as usize] = now_ns;
+            } else {
+                fabric.send(now_ns, payload as u32, true, &route, &mut signals);
+            }
+        }
+        for (time_ns, what) in signals.wakes.drain(..) {
+            queue.push(time_ns, FABRIC | u64::from(what));
+        }
+        for done in signals.done.drain(..) {
+            if let Done::Arrived(number) = done {
+                result.there_ns[number as usize] = now_ns;
+            }
+        }
+    }
+    result.neighbour_bytes = neighbour_bytes(topology, &ends, fabric.bytes());
+    result
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use hiroma_policy::placement::{
     ScopeKind,
 };
 use hiroma_sim::{
-    Canary, Config, DiskTime, FirstTouch, FrameFree, Outcome, RunError, Switching, TopologyKind,
+    Canary, Config, DiskTime, FirstTouch, FrameFree, NetworkModel, Outcome, RunError, Switching, TopologyKind,
     TraceKind, TraceRecord, run,
 };
 use proptest::prelude::*;
@@ -371,14 +371,23 @@ fn shapes() -> impl Strategy<Value = (TopologyKind, Vec<u32>, u32)> {
     ]
 }
 
+/// Changes to the network of [`small`]: one for each model.
+fn networks() -> impl Strategy<Value = fn(&mut Config)> {
+    prop_oneof![
+        Just((|_| ()) as fn(&mut Config)),
+        Just((|config| config.network.model = NetworkModel::Fair) as fn(&mut Config)),
+    ]
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_policy_mix_keeps_invariants_and_completes(
         policy in kinds(), seed in any::<u64>(), fails in any::<bool>(), rate in 50u32..300, shape in shapes(),
         handler_ns in prop_oneof![Just(0u64), Just(5000)], cut_through in any::<bool>(), multicast in any::<bool>(),
         frame_free in prop_oneof![Just(FrameFree::AtOnce), Just(FrameFree::Sent), Just(FrameFree::Arrived), Just(FrameFree::Placed)],
+        network in networks(),
     ) {
         let mut config = small();
         let (kind, dims, radius) = shape;
@@ -387,6 +396,7 @@ proptest! {
         if !matches!(kind, TopologyKind::Torus2d | TopologyKind::Torus3d) && config.policy.scope == ScopeKind::Gradient {
             config.policy.scope = ScopeKind::Domain;
         }
+        network(&mut config);
         config.network.switching = if cut_through { Switching::CutThrough } else { Switching::StoreAndForward };
         config.network.multicast = multicast;
         config.load.arrivals_per_s = rate.into();

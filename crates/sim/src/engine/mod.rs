@@ -1,6 +1,7 @@
 //! The simulated machine: processes events in order, and lets nodes, network and disks act on them.
 
 mod deliver;
+mod fabric;
 mod failures;
 mod node;
 mod observe;
@@ -10,7 +11,7 @@ mod replay;
 mod tables;
 mod threads;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use hiroma_policy::placement::replacement::AnyRanking;
@@ -22,7 +23,7 @@ use crate::disk::Disks;
 use crate::error::{PolicyFailure, Progress, RunError, Stuck};
 use crate::load::{Arrivals, ThreadPlan};
 use crate::message::{Kind, Messages};
-use crate::network::Network;
+use crate::network::{Fabric, Network, Signals};
 use crate::outcome::Outcome;
 use crate::queue::Queue;
 use crate::random::Normal;
@@ -76,9 +77,11 @@ enum EventKind {
     Bounce,
     /// The end.
     End,
+    /// An event of the network itself.
+    Fabric,
 }
 
-const EVENT_KINDS: [EventKind; 13] = [
+const EVENT_KINDS: [EventKind; 14] = [
     EventKind::Hop,
     EventKind::Deliver,
     EventKind::DiskRead,
@@ -92,6 +95,7 @@ const EVENT_KINDS: [EventKind; 13] = [
     EventKind::Repair,
     EventKind::Bounce,
     EventKind::End,
+    EventKind::Fabric,
 ];
 
 /// A process whose threads have not all ended.
@@ -110,6 +114,13 @@ pub struct Engine<'a> {
     queue: Queue,
     topology: Topology,
     network: Network,
+    /// The network, if it has events of its own; `network` is not used then.
+    fabric: Option<Box<Fabric>>,
+    signals: Signals,
+    route: Vec<u32>,
+    /// Frames that become free when a message has been sent.
+    frames_sent: BTreeMap<u32, u32>,
+    in_order: fabric::InOrder,
     disks: Disks,
     nodes: Vec<Node>,
     shared: Arc<Shared>,
@@ -175,6 +186,11 @@ impl<'a> Engine<'a> {
                 config.node.page_bytes,
                 config.run.count_links,
             ),
+            fabric: Fabric::new(config, &topology, config.run.count_links),
+            signals: Signals::default(),
+            route: Vec::new(),
+            frames_sent: BTreeMap::new(),
+            in_order: fabric::InOrder::default(),
             disks: Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed),
             nodes,
             shared,
@@ -308,6 +324,7 @@ impl<'a> Engine<'a> {
             EventKind::Repair => self.repair(whom),
             EventKind::Bounce => self.bounce(whom),
             EventKind::End => self.end(),
+            EventKind::Fabric => self.fabric_event(whom),
         }
     }
 
@@ -315,7 +332,10 @@ impl<'a> Engine<'a> {
         self.measuring = true;
         self.integrate();
         (self.frames_used_ns, self.out.node_busy_ns) = (0, 0);
-        self.network.restart_measuring(self.now_ns);
+        match &mut self.fabric {
+            Some(fabric) => fabric.restart_measuring(self.now_ns),
+            None => self.network.restart_measuring(self.now_ns),
+        }
         self.disks.restart_measuring(self.now_ns);
     }
 
@@ -330,7 +350,10 @@ impl<'a> Engine<'a> {
         self.ended = true;
         self.measuring = false;
         self.out.frames_used_us = (self.frames_used_ns / 1000) as u64;
-        (self.out.link_busy_ns, self.out.link_busy_max_ns) = self.network.busy_ns(self.now_ns);
+        (self.out.link_busy_ns, self.out.link_busy_max_ns) = match &mut self.fabric {
+            Some(fabric) => fabric.busy_ns(self.now_ns),
+            None => self.network.busy_ns(self.now_ns),
+        };
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
         self.out.events = self.events;
     }
@@ -482,7 +505,8 @@ impl<'a> Engine<'a> {
             self.out.observed = Some(observer.into_observed());
         }
         self.out.checks = self.checker.checks();
-        self.out.link_bytes = self.network.bytes().to_vec();
+        let bytes = self.fabric.as_ref().map(|fabric| fabric.bytes());
+        self.out.link_bytes = bytes.unwrap_or(self.network.bytes()).to_vec();
         Ok(self.out)
     }
 
@@ -492,6 +516,7 @@ impl<'a> Engine<'a> {
             self.nodes.iter().map(|node| size_of::<Node>() + node.heap_bytes()).sum();
         nodes
             + self.network.heap_bytes()
+            + self.fabric.as_ref().map_or(0, |fabric| fabric.heap_bytes())
             + self.messages.heap_bytes()
             + self.tables.heap_bytes()
             + self.queue.heap_bytes()

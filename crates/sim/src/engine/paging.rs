@@ -7,7 +7,7 @@ use crate::check::Place;
 use crate::config::{Canary, FrameFree};
 use crate::engine::node::{Doing, Frame, InHand};
 use crate::engine::tables::{NO_HOLD, State, Whereabouts};
-use crate::engine::{Engine, EventKind};
+use crate::engine::Engine;
 use crate::message::{Kind, Message, ON_DISK};
 
 fn token(table: u32, page: u32) -> u64 {
@@ -202,7 +202,7 @@ impl Engine<'_> {
         self.checker.put(table, page, Place::Message(slot), content);
         if from_frame {
             let frame = self.frame_of(number);
-            self.at(sent_ns, EventKind::FrameFree, frame);
+            self.free_when_sent(slot, sent_ns, frame);
         }
         if owner == number {
             self.place_known(number, page);

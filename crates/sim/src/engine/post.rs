@@ -10,6 +10,9 @@ impl Engine<'_> {
     pub(super) fn post(&mut self, mut message: Message) -> (u64, u32) {
         self.checker.sent();
         self.count(message.kind);
+        if self.fabric.is_some() {
+            return self.post_by_fabric(message);
+        }
         message.at = self.topology.start(message.source);
         let first = self.topology.next(message.at, message.source, message.target);
         match first {
@@ -62,16 +65,20 @@ impl Engine<'_> {
 
     /// Forwards a message for a domain from its present node. Returns whether there is a tree for
     /// that.
-    fn spread(&mut self, message: Message) -> bool {
+    pub(super) fn spread(&mut self, message: Message) -> bool {
         let Some((ways, count)) = self.topology.spread(message.source, message.target) else {
             return false;
         };
         for &(link, next) in &ways[..count] {
             self.checker.sent();
             self.count(message.kind);
-            let hop = self.network.send(self.now_ns, link, false);
             let slot =
                 self.messages.insert(Message { at: next, target: next, spreads: true, ..message });
+            if self.fabric.is_some() {
+                self.send_by_fabric(slot, false, &[link]);
+                continue;
+            }
+            let hop = self.network.send(self.now_ns, link, false);
             self.at(hop.on_ns, EventKind::Hop, slot);
         }
         true
@@ -119,7 +126,7 @@ impl Engine<'_> {
 
     /// A message is at its receiver, all of it in `tail_ns`: it waits for the handler.
     #[inline]
-    fn arrived(&mut self, slot: u32, tail_ns: u64) {
+    pub(super) fn arrived(&mut self, slot: u32, tail_ns: u64) {
         let message = self.messages.get(slot);
         let network = &self.config.network;
         let work_ns =

@@ -6,7 +6,8 @@ mod torus;
 
 use hiroma_policy::placement::Peer;
 
-use crate::config::{Config, TopologyKind};
+use crate::config::{Config, NetworkConfig, TopologyKind};
+use crate::network::LinkSpec;
 use dragonfly::Dragonfly;
 use levels::Levels;
 use torus::Torus;
@@ -78,6 +79,22 @@ impl Topology {
             Topology::Levels(levels) => levels.next(at, source, target),
             Topology::Dragonfly(dragonfly) => dragonfly.next(at, source, target),
         }
+    }
+
+    /// The links between two nodes, in order.
+    pub fn route(&self, source: u32, target: u32, links: &mut Vec<u32>) {
+        links.clear();
+        let mut at = self.start(source);
+        while let Some((link, next)) = self.next(at, source, target) {
+            links.push(link);
+            at = next;
+        }
+    }
+
+    /// Rate and latency of every link.
+    pub fn link_specs(&self, network: &NetworkConfig) -> Vec<LinkSpec> {
+        let spec = LinkSpec { bytes_per_s: network.bytes_per_s, latency_ns: network.latency_ns };
+        vec![spec; self.links() as usize]
     }
 
     /// Number of links between two nodes.
