@@ -61,6 +61,21 @@ pub enum NetworkModel {
     Fifo,
     /// All messages share the links of their routes at the same time, by max-min fairness.
     Fair,
+    /// Messages are cut into packets; small messages may go first, and buffers may be finite.
+    Packets,
+}
+
+/// Which packet goes first where several wait for a link (`model = "packets"`).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PacketOrder {
+    /// Those of messages without a page, then the others; each kind in order of arrival.
+    #[default]
+    Priority,
+    /// One of a message without a page and one of a page by turns.
+    Interleaved,
+    /// The one that arrived first. All packets of a message arrive at its sender's link together.
+    Fifo,
 }
 
 /// What a fair share is (`model = "fair"`).
@@ -89,6 +104,16 @@ pub struct NetworkConfig {
     /// What a fair share is (`model = "fair"`).
     #[serde(skip_serializing_if = "is_unset")]
     pub sharing: Sharing,
+    /// Largest packet, bytes (`model = "packets"`); 0: messages are sent whole.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub packet_bytes: u64,
+    /// Which packet goes first where several wait for a link (`model = "packets"`).
+    #[serde(skip_serializing_if = "is_unset")]
+    pub order: PacketOrder,
+    /// Room for packets at the end of each link, for each of its virtual channels, bytes
+    /// (`model = "packets"`); a full buffer stops the packets that would enter it. 0: unlimited.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub buffer_bytes: u64,
     /// Bandwidth of one link in one direction, bytes/s.
     pub bytes_per_s: u64,
     /// Propagation time of one link, ns.
@@ -424,6 +449,9 @@ impl Default for NetworkConfig {
         NetworkConfig {
             model: NetworkModel::Fifo,
             sharing: Sharing::Equal,
+            packet_bytes: 0,
+            order: PacketOrder::Priority,
+            buffer_bytes: 0,
             bytes_per_s: 100_000_000,
             latency_ns: 0,
             hop_overhead_ns: 5_000,
@@ -435,6 +463,14 @@ impl Default for NetworkConfig {
             multicast: true,
             free_information: false,
         }
+    }
+}
+
+impl NetworkConfig {
+    /// Size of the largest packet, bytes, with pages of `page_bytes`.
+    pub(crate) fn packet_bytes_max(&self, page_bytes: u64) -> u64 {
+        let whole = self.message_bytes + page_bytes;
+        if self.packet_bytes == 0 { whole } else { self.packet_bytes.min(whole) }
     }
 }
 

@@ -24,9 +24,7 @@ mod transfers;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree,
-    LoadConfig, NetworkConfig, NetworkModel, NodeConfig, OutageConfig, PartitionConfig, RunConfig,
-    Sharing, Spread, Switching, ThreadPlacement, TopologyConfig, TopologyKind,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree, LoadConfig, NetworkConfig, NetworkModel, NodeConfig, OutageConfig, PacketOrder, PartitionConfig, RunConfig, Sharing, Spread, Switching, ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
@@ -65,8 +63,12 @@ pub struct Need {
 pub fn need(config: &Config) -> Need {
     /// Nodes, links and topology; measured with [`bytes_per_idle_node`].
     const IDLE_NODE_BYTES: u64 = 250;
+    /// Links of the largest kind of a node, with four channels for packets each.
+    const CHANNELS_BYTES: u64 = 1200;
+    let packets = config.network.model == NetworkModel::Packets;
+    let node_bytes = IDLE_NODE_BYTES + if packets { CHANNELS_BYTES } else { 0 };
     Need {
-        idle_bytes: config.nodes().saturating_mul(IDLE_NODE_BYTES),
+        idle_bytes: config.nodes().saturating_mul(node_bytes),
         table_bytes: engine::table_bytes(config.load.virtual_pages_max),
     }
 }

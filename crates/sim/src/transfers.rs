@@ -109,7 +109,7 @@ fn transfer_by_fabric(
             if route.is_empty() {
                 result.there_ns[payload as usize] = now_ns;
             } else {
-                fabric.send(now_ns, payload as u32, true, &route, &mut signals);
+                fabric.send(now_ns, payload as u32, true, &route, topology, &mut signals);
             }
         }
         for (time_ns, what) in signals.wakes.drain(..) {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use hiroma_policy::placement::{InformationKind, PIECES_MAX, ReservationKind, ScopeKind};
 
-use crate::config::{Canary, Config, TopologyKind};
+use crate::config::{Canary, Config, NetworkModel, PacketOrder, Sharing, TopologyKind};
 
 /// Maximum number of nodes.
 pub const NODES_MAX: u64 = 4 << 20;
@@ -134,6 +134,7 @@ impl Config {
         problems.range("network.handler_ns", self.network.handler_ns, 0, 1_000_000_000);
         problems.range("network.page_handler_ns", self.network.page_handler_ns, 0, 1_000_000_000);
         problems.range("network.message_bytes", self.network.message_bytes, 1, 1 << 20);
+        self.check_packets(problems);
         problems.range("node.frames", self.node.frames.into(), 2, 1 << 24);
         problems.range("node.page_bytes", self.node.page_bytes, 1, 1 << 30);
         problems.range("node.access_ns", self.node.access_ns, 1, 1_000_000_000);
@@ -146,6 +147,45 @@ impl Config {
         problems.range("disk.access_ns", self.disk.access_ns, 0, 10_000_000_000);
         problems.range("disk.bytes_per_s", self.disk.bytes_per_s, 1000, 1 << 50);
         problems.range("disk.parallel", self.disk.parallel.into(), 1, 1024);
+    }
+
+    /// Settings of one model of the network say nothing with another.
+    fn check_packets(&self, problems: &mut Problems) {
+        let network = &self.network;
+        let packets = network.model == NetworkModel::Packets;
+        let set = [
+            ("network.packet_bytes", network.packet_bytes > 0, packets, "packets"),
+            ("network.buffer_bytes", network.buffer_bytes > 0, packets, "packets"),
+            ("network.order", network.order != PacketOrder::default(), packets, "packets"),
+            (
+                "network.sharing",
+                network.sharing != Sharing::default(),
+                network.model == NetworkModel::Fair,
+                "fair",
+            ),
+        ];
+        for (field, _, _, model) in set.iter().filter(|(_, set, used, _)| *set && !used) {
+            problems.add(
+                field,
+                format!("is used with network.model = \"{model}\" only; set that, or leave it out"),
+            );
+        }
+        if network.packet_bytes > 0 {
+            problems.range("network.packet_bytes", network.packet_bytes, 16, 1 << 30);
+        }
+        let packet_bytes = network.packet_bytes_max(self.node.page_bytes).max(1);
+        if network.buffer_bytes > 0 && network.buffer_bytes < packet_bytes {
+            problems.add(
+                "network.buffer_bytes",
+                format!(
+                    "{} bytes have no room for a packet of {packet_bytes}, so that none could ever \
+                     be sent on; allowed are {packet_bytes} and more, or a smaller \
+                     network.packet_bytes",
+                    network.buffer_bytes
+                ),
+            );
+        }
+        problems.range("network.buffer_bytes", network.buffer_bytes, 0, 1 << 40);
     }
 
     fn check_load(&self, problems: &mut Problems) {

@@ -8,8 +8,8 @@ use hiroma_policy::placement::{
     ScopeKind,
 };
 use hiroma_sim::{
-    Canary, Config, DiskTime, FirstTouch, FrameFree, NetworkModel, Outcome, RunError, Switching, TopologyKind,
-    TraceKind, TraceRecord, run,
+    Canary, Config, DiskTime, FirstTouch, FrameFree, NetworkModel, Outcome, PacketOrder, RunError, Switching, TopologyKind,
+    TraceKind, TraceRecord, Transfer, run, transfer_all,
 };
 use proptest::prelude::*;
 
@@ -163,6 +163,46 @@ fn messages_queue_for_a_shared_link() {
         (10, 10_000, 20_000)
     );
     assert_eq!(outcome.link_bytes, [100_000, 0, 0, 100_000]);
+}
+
+/// Whole messages in order of arrival with unlimited buffers, as packets.
+#[test]
+fn packets_as_large_as_messages_behave_as_messages() {
+    let mut rng = hiroma_policy::placement::Rng::new(3);
+    for (switching, kind, dims) in [
+        (Switching::StoreAndForward, TopologyKind::Torus2d, vec![4, 4]),
+        (Switching::CutThrough, TopologyKind::FatTree, vec![4, 2, 2]),
+        (Switching::CutThrough, TopologyKind::Dragonfly, vec![2, 2, 4]),
+    ] {
+        let mut config = small();
+        (config.topology.kind, config.topology.dims) = (kind, dims);
+        (config.network.switching, config.network.latency_ns) = (switching, 137);
+        let mut start_ns = 0;
+        let transfers: Vec<Transfer> = (0..5000)
+            .map(|_| {
+                start_ns += rng.below_u64(12_000);
+                let source = rng.below(16);
+                Transfer { start_ns, source, target: (source + 1 + rng.below(15)) % 16 }
+            })
+            .collect();
+        let whole = transfer_all(&config, &transfers).unwrap();
+        config.network.model = NetworkModel::Packets;
+        config.network.order = PacketOrder::Fifo;
+        let packets = transfer_all(&config, &transfers).unwrap();
+        assert_eq!((packets.hops, &packets.neighbour_bytes), (whole.hops, &whole.neighbour_bytes));
+        if switching == Switching::StoreAndForward {
+            assert_eq!(packets.there_ns, whole.there_ns, "{kind:?}");
+        }
+        // With cut-through, which of two messages is first where both arrive at the same time may
+        // differ.
+        let [packets, whole] = [packets, whole].map(|result| result.there_ns);
+        let taken = |there_ns: &[u64]| -> u64 {
+            there_ns.iter().zip(&transfers).map(|(there_ns, one)| there_ns - one.start_ns).sum()
+        };
+        let ratio = taken(&packets) as f64 / taken(&whole) as f64;
+        assert!((ratio - 1.0).abs() < 1e-3, "{kind:?}: {ratio}");
+        assert!(taken(&whole) / 5000 > 150_000, "nothing waits: {}", taken(&whole) / 5000);
+    }
 }
 
 /// Pages are read from one disk at random times, each by a node of its own: mean time in the disk,
@@ -376,6 +416,13 @@ fn networks() -> impl Strategy<Value = fn(&mut Config)> {
     prop_oneof![
         Just((|_| ()) as fn(&mut Config)),
         Just((|config| config.network.model = NetworkModel::Fair) as fn(&mut Config)),
+        Just((|config| config.network.model = NetworkModel::Packets) as fn(&mut Config)),
+        Just(
+            (|config| {
+                config.network.model = NetworkModel::Packets;
+                (config.network.packet_bytes, config.network.buffer_bytes) = (1000, 1000);
+            }) as fn(&mut Config)
+        ),
     ]
 }
 

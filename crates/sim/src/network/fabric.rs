@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use super::fair::Fair;
-use crate::config::{Config, NetworkConfig, NetworkModel};
+use super::packets::{Cut, Packets};
+use crate::config::{Config, NetworkConfig, NetworkModel, Switching};
 use crate::topology::Topology;
 
 /// Rate and latency of one link.
@@ -58,6 +59,8 @@ impl Signals {
 #[derive(Debug)]
 pub struct Fabric {
     model: Model,
+    /// Reused buffer.
+    channels: Vec<u8>,
     /// Bytes per link, if they are counted.
     bytes: Vec<u64>,
     /// Bytes and overhead of a message without a page, and of one with a page.
@@ -67,6 +70,7 @@ pub struct Fabric {
 #[derive(Debug)]
 enum Model {
     Fair(Fair),
+    Packets(Packets),
 }
 
 impl Fabric {
@@ -77,9 +81,22 @@ impl Fabric {
         let model = match network.model {
             NetworkModel::Fifo => return None,
             NetworkModel::Fair => Model::Fair(Fair::new(&links, network.sharing)),
+            NetworkModel::Packets => {
+                let packet_bytes = network.packet_bytes_max(config.node.page_bytes);
+                let buffered = network.buffer_bytes / packet_bytes;
+                let cut = Cut {
+                    packet_bytes,
+                    buffer_packets: (network.buffer_bytes > 0).then_some(buffered as u32),
+                    order: network.order,
+                    cut_through: network.switching == Switching::CutThrough,
+                    channels: topology.virtual_channels(),
+                };
+                Model::Packets(Packets::new(&links, cut))
+            }
         };
         Some(Box::new(Fabric {
             model,
+            channels: Vec::new(),
             bytes: if count_bytes { vec![0; links.len()] } else { Vec::new() },
             sizes: sizes(network, config.node.page_bytes),
         }))
@@ -92,6 +109,7 @@ impl Fabric {
         message: u32,
         has_page: bool,
         route: &[u32],
+        topology: &Topology,
         signals: &mut Signals,
     ) {
         let (bytes, overhead_ns) = self.sizes[usize::from(has_page)];
@@ -101,6 +119,10 @@ impl Fabric {
         let cargo = Cargo { message, bytes, overhead_ns, small: !has_page };
         match &mut self.model {
             Model::Fair(fair) => fair.send(now_ns, cargo, route, signals),
+            Model::Packets(packets) => {
+                topology.channels(route, &mut self.channels);
+                packets.send(now_ns, cargo, route, &self.channels, signals);
+            }
         }
     }
 
@@ -108,6 +130,7 @@ impl Fabric {
     pub fn event(&mut self, now_ns: u64, what: u32, signals: &mut Signals) {
         match &mut self.model {
             Model::Fair(fair) => fair.event(now_ns, what, signals),
+            Model::Packets(packets) => packets.event(now_ns, what, signals),
         }
     }
 
@@ -115,6 +138,7 @@ impl Fabric {
     pub fn set_up(&mut self, now_ns: u64, link: u32, up: bool, signals: &mut Signals) {
         match &mut self.model {
             Model::Fair(fair) => fair.set_up(now_ns, link, up, signals),
+            Model::Packets(packets) => packets.set_up(now_ns, link, up, signals),
         }
     }
 
@@ -122,6 +146,7 @@ impl Fabric {
     pub fn restart_measuring(&mut self, now_ns: u64) {
         match &mut self.model {
             Model::Fair(fair) => fair.restart_measuring(now_ns),
+            Model::Packets(packets) => packets.restart_measuring(now_ns),
         }
     }
 
@@ -129,6 +154,7 @@ impl Fabric {
     pub fn busy_ns(&mut self, now_ns: u64) -> (u64, u64) {
         match &mut self.model {
             Model::Fair(fair) => fair.busy_ns(now_ns),
+            Model::Packets(packets) => packets.busy_ns(now_ns),
         }
     }
 
@@ -141,6 +167,7 @@ impl Fabric {
     pub fn heap_bytes(&self) -> usize {
         let model = match &self.model {
             Model::Fair(fair) => fair.heap_bytes(),
+            Model::Packets(packets) => packets.heap_bytes(),
         };
         model + self.bytes.capacity() * 8
     }

@@ -6,6 +6,7 @@
 mod fabric;
 mod fair;
 mod fifo;
+mod packets;
 
 pub use fabric::{Done, Fabric, LinkSpec, Signals};
 pub use fifo::{Network, transfer_ns};

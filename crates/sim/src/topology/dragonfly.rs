@@ -26,6 +26,12 @@ impl Dragonfly {
         2 * self.blocks.nodes() + groups * routers * routers + groups * groups
     }
 
+    /// Whether a link is one between groups.
+    pub(super) fn joins_groups(&self, link: u32) -> bool {
+        let [_, routers, groups] = self.dims;
+        link >= 2 * self.blocks.nodes() + groups * routers * routers
+    }
+
     /// The router of `group` that has the link to `other`.
     fn gateway(&self, group: u32, other: u32) -> u32 {
         let [_, routers, groups] = self.dims;

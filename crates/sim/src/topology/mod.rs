@@ -91,6 +91,33 @@ impl Topology {
         }
     }
 
+    /// Virtual channels that each link needs for [`channels`](Topology::channels).
+    pub fn virtual_channels(&self) -> u8 {
+        match self {
+            Topology::Torus(_) | Topology::Dragonfly(_) => 2,
+            Topology::Levels(_) => 1,
+        }
+    }
+
+    /// The virtual channel that a packet takes on each link of a route. No circle of channels can
+    /// wait for each other: in every dimension of a torus a packet changes to the second one at the
+    /// end of the row (dateline), in a dragonfly after the link between groups, and in a tree all
+    /// routes go up and then down.
+    pub fn channels(&self, route: &[u32], channels: &mut Vec<u8>) {
+        channels.clear();
+        match self {
+            Topology::Torus(torus) => torus.channels(route, channels),
+            Topology::Levels(_) => channels.resize(route.len(), 0),
+            Topology::Dragonfly(dragonfly) => {
+                let mut passed = false;
+                for &link in route {
+                    channels.push(passed.into());
+                    passed |= dragonfly.joins_groups(link);
+                }
+            }
+        }
+    }
+
     /// Rate and latency of every link.
     pub fn link_specs(&self, network: &NetworkConfig) -> Vec<LinkSpec> {
         let spec = LinkSpec { bytes_per_s: network.bytes_per_s, latency_ns: network.latency_ns };

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
@@ -7,7 +7,7 @@ use crate::config::TopologyConfig;
 
 fn topology(kind: TopologyKind, dims: &[u32], radius: u32, most: u32) -> Topology {
     let config =
-        Config { topology: TopologyConfig { kind, dims: dims.to_vec() }, ..Config::default() };
+        Config { topology: TopologyConfig { kind, dims: dims.to_vec(), ..TopologyConfig::default() }, ..Config::default() };
     Topology::new(&config, radius, most)
 }
 
@@ -64,6 +64,13 @@ proptest! {
     }
 
     #[test]
+    fn no_circle_of_channels_can_wait_for_itself(topology in any_topology()) {
+        let channels = topology.virtual_channels();
+        prop_assert!(!waits_in_a_circle(&topology, |channel| channel));
+        prop_assert!(highest_channel(&topology) < channels);
+    }
+
+    #[test]
     fn domain_broadcast_reaches_every_peer_once(dims in prop::collection::vec(1u32..8, 3), radius in 1u32..7, node in 0u32..400) {
         let topology = topology(TopologyKind::Torus3d, &dims, radius, 1000);
         let node = node % topology.nodes();
@@ -106,4 +113,63 @@ fn single_switch_gives_two_hops_between_nodes() {
     assert_eq!(topology.distance(3, 77), 2);
     let peers: Vec<u32> = (0..6).map(|peer| topology.peer(0, Peer(peer))).collect();
     assert_eq!(peers, [1, 99, 2, 98, 3, 97]);
+}
+
+/// The channels on each link of each route.
+fn all_channels(topology: &Topology) -> Vec<Vec<(u32, u8)>> {
+    let (mut route, mut channels, mut all) = (Vec::new(), Vec::new(), Vec::new());
+    for source in 0..topology.nodes() {
+        for target in 0..topology.nodes() {
+            topology.route(source, target, &mut route);
+            topology.channels(&route, &mut channels);
+            assert_eq!(route.len(), channels.len());
+            all.push(route.iter().copied().zip(channels.iter().copied()).collect());
+        }
+    }
+    all
+}
+
+fn highest_channel(topology: &Topology) -> u8 {
+    all_channels(topology).iter().flatten().map(|&(_, channel)| channel).max().unwrap_or(0)
+}
+
+/// Whether the graph of dependencies between channels has a cycle (Dally and Seitz, 1987): a packet
+/// that holds one waits for the next one of its route.
+fn waits_in_a_circle(topology: &Topology, change: impl Fn(u8) -> u8) -> bool {
+    let mut after: BTreeMap<(u32, u8), BTreeSet<(u32, u8)>> = BTreeMap::new();
+    for route in all_channels(topology) {
+        let route: Vec<(u32, u8)> =
+            route.into_iter().map(|(link, channel)| (link, change(channel))).collect();
+        for pair in route.windows(2) {
+            after.entry(pair[0]).or_default().insert(pair[1]);
+            after.entry(pair[1]).or_default();
+        }
+    }
+    // Without a cycle, removing channels for which nothing waits removes all.
+    let mut before: BTreeMap<(u32, u8), usize> = after.keys().map(|&key| (key, 0)).collect();
+    after.values().flatten().for_each(|next| *before.get_mut(next).unwrap() += 1);
+    let mut ready: Vec<(u32, u8)> =
+        before.iter().filter(|(_, count)| **count == 0).map(|(&key, _)| key).collect();
+    let mut removed = 0;
+    while let Some(key) = ready.pop() {
+        removed += 1;
+        for next in &after[&key] {
+            let count = before.get_mut(next).unwrap();
+            *count -= 1;
+            if *count == 0 {
+                ready.push(*next);
+            }
+        }
+    }
+    removed < after.len()
+}
+
+#[test]
+fn one_channel_is_not_enough_on_a_torus_or_a_dragonfly() {
+    for (kind, dims) in
+        [(TopologyKind::Torus2d, vec![5, 5]), (TopologyKind::Dragonfly, vec![2, 3, 4])]
+    {
+        let topology = topology(kind, &dims, 1, 4);
+        assert!(waits_in_a_circle(&topology, |_| 0) && !waits_in_a_circle(&topology, |one| one));
+    }
 }

@@ -160,6 +160,18 @@ impl Torus {
         node * 2 * self.axes as u32 + 2 * axis as u32 + u32::from(!forward)
     }
 
+    /// Channel 1 from the link on that closes the ring of a dimension, channel 0 before.
+    pub(super) fn channels(&self, route: &[u32], channels: &mut Vec<u8>) {
+        let mut closed = [false; 3];
+        let ways = 2 * self.axes as u32;
+        for &link in route {
+            let (node, axis, forward) = (link / ways, (link % ways / 2) as usize, link % 2 == 0);
+            let at = u32::from(self.coordinates[node as usize][axis]);
+            closed[axis] |= if forward { at + 1 == self.dims[axis] } else { at == 0 };
+            channels.push(closed[axis].into());
+        }
+    }
+
     pub(super) fn nodes(&self) -> u32 {
         self.coordinates.len() as u32
     }
