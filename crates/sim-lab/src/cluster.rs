@@ -15,7 +15,7 @@
 use std::path::Path;
 
 use hiroma_policy::placement::{CustomPlacement, PlacementKind};
-use hiroma_sim::Config;
+use hiroma_sim::{Config, TopologyKind};
 use toml::{Table, Value};
 
 use crate::policies::Policies;
@@ -82,11 +82,18 @@ pub fn config_of(settings: &mut Settings, policies: &Policies) -> Result<Config,
     if let Some(placement) = placement {
         config.policy.placement = PlacementKind::Custom(placement);
     }
+    crate::networks::load(&mut config, settings)?;
     if let Some(nodes) = nodes {
         if settings.table().get("topology").and_then(|topology| topology.get("dims")).is_some() {
             return Err(settings.complain(
                 "nodes",
                 "`nodes`: `topology.dims` says the same already, leave one of them out",
+            ));
+        }
+        if matches!(config.topology.kind, TopologyKind::Graph | TopologyKind::Matrix) {
+            return Err(settings.complain(
+                "nodes",
+                "`nodes`: `topology.file` says how many there are, leave this out",
             ));
         }
         let before = config.nodes();
@@ -202,8 +209,6 @@ fn text_of(value: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
-    use hiroma_sim::TopologyKind;
-
     use super::*;
 
     fn read(text: &str) -> Result<Config, String> {
@@ -242,7 +247,7 @@ mod tests {
             (
                 "preset = \"cray\"",
                 "cluster.toml:1: `preset`: there is no `cray`, use one of paper, ethernet-10g-sata, ethernet-25g, ethernet-100g, \
-                 ethernet-400g, infiniband-hdr, infiniband-ndr",
+                 ethernet-400g, infiniband-hdr, infiniband-ndr, leaf-spine",
             ),
             (
                 "\n[disk]\ncount = 300\n",

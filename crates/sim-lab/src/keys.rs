@@ -92,6 +92,7 @@ fn unset(schema: &Value) -> Value {
         Some("boolean") => false.into(),
         Some("array") => Value::Array(Vec::new()),
         Some("object") => Value::Object(Map::new()),
+        Some("string") if schema["enum"].is_null() => "".into(),
         _ => words_of(schema).into_iter().next().map_or(Value::Null, |(word, _)| word.into()),
     }
 }
@@ -105,6 +106,7 @@ fn kind_of(name: &str, schema: &Value) -> String {
             "nanoseconds, or a time like \"20ms\""
         }
         Some("number" | "integer") => "number",
+        Some("string") if schema["enum"].is_null() => "text",
         _ => "word",
     };
     kind.to_owned()

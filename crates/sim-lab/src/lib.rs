@@ -22,6 +22,7 @@ pub mod figures;
 pub mod jobs;
 pub mod keys;
 pub mod lab;
+pub mod networks;
 pub mod paper;
 pub mod picture;
 pub mod policies;

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use hiroma_sim::{
-    Config, DiskConfig, NetworkConfig, NodeConfig, Switching, TopologyConfig, TopologyKind,
+    Config, DiskConfig, NetworkConfig, NetworkModel, NodeConfig, Switching, TopologyConfig, TopologyKind,
 };
 
 use crate::keys::{self, Key};
@@ -36,7 +36,7 @@ pub struct Preset {
 const BLOCK_BYTES: u64 = 2 << 20;
 
 /// All presets.
-pub const PRESETS: [Preset; 7] = [
+pub const PRESETS: [Preset; 8] = [
     Preset {
         name: "paper",
         title: "16 x 16 torus, 100 MB/s, 16 disks, 64 pages of 8 KB a node",
@@ -71,6 +71,11 @@ pub const PRESETS: [Preset; 7] = [
         name: "infiniband-ndr",
         title: "1,024 nodes of 512 GiB (1:256), 400 Gb/s InfiniBand in a dragonfly, an NVMe disk for 16 nodes",
         build: || modern(TopologyKind::Dragonfly, &INFINIBAND_NDR, 1024, &NVME),
+    },
+    Preset {
+        name: "leaf-spine",
+        title: "1,024 nodes of 256 GiB (1:128), 100 Gb/s in packets, 32 nodes at each of 32 leaves, oversubscribed 3:1",
+        build: leaf_spine,
     },
 ];
 
@@ -172,6 +177,7 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
         topology: TopologyConfig {
             kind,
             dims: dims_of(kind, 1024).expect("1,024 nodes make every shape"),
+            ..TopologyConfig::default()
         },
         network: NetworkConfig {
             bytes_per_s: network.bits_per_s / 8,
@@ -191,6 +197,18 @@ fn modern(kind: TopologyKind, network: &Network, frames: u32, medium: &Medium) -
     config.disk.count = 64;
     medium.apply(&mut config.disk);
     set_load(&mut config, frames);
+    config
+}
+
+/// Leaves with a third of the bandwidth up: pages are cut into pieces of 64 KiB, small
+/// messages go first, and a switch has 1 MiB for each of its ports.
+fn leaf_spine() -> Config {
+    let mut config = modern(TopologyKind::LeafSpine, &ETHERNET_100G, 1024, &NVME);
+    config.topology.dims = vec![32, 32, 8];
+    // 32 nodes of 100 Gb/s share 8 links of 133 Gb/s.
+    config.topology.uplink_bytes_per_s = ETHERNET_100G.bits_per_s / 8 * 32 / 8 / 3;
+    config.network.model = NetworkModel::Packets;
+    (config.network.packet_bytes, config.network.buffer_bytes) = (65_536, 1 << 20);
     config
 }
 
@@ -224,6 +242,13 @@ pub fn dims_of(kind: TopologyKind, nodes: u64) -> Option<Vec<u32>> {
     };
     Some(match kind {
         TopologyKind::FullBisection => vec![nodes],
+        // Their files say it.
+        TopologyKind::Graph | TopologyKind::Matrix => return None,
+        TopologyKind::LeafSpine => {
+            // Three to one: a third as many spines as nodes at a leaf.
+            let leaf = split(nodes, f64::from(nodes).sqrt().min(48.0));
+            vec![leaf, nodes / leaf, leaf.div_ceil(3)]
+        }
         TopologyKind::Torus2d => {
             let width = split(nodes, f64::from(nodes).sqrt());
             vec![nodes / width, width]
@@ -299,9 +324,11 @@ mod tests {
             TopologyKind::FatTree,
             TopologyKind::Dragonfly,
             TopologyKind::FullBisection,
+            TopologyKind::LeafSpine,
         ] {
             for nodes in [4, 256, 1000, 4096, 100_000, 1_000_000] {
-                let topology = TopologyConfig { kind, dims: dims_of(kind, nodes).unwrap() };
+                let dims = dims_of(kind, nodes).unwrap();
+                let topology = TopologyConfig { kind, dims, ..TopologyConfig::default() };
                 let mut config = Config { topology, ..Config::default() };
                 config.policy.domain_radius = 1;
                 config.disk.count = 1;

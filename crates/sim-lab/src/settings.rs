@@ -74,6 +74,16 @@ impl Settings {
         SettingsError(format!("{}: {what}", self.place(key)))
     }
 
+    /// The directory of the file, to which paths in it are relative.
+    pub fn directory(&self) -> &Path {
+        Path::new(&self.name).parent().unwrap_or(Path::new(""))
+    }
+
+    /// Whether the file has `key` (dotted).
+    pub fn has(&self, key: &str) -> bool {
+        self.places.contains_key(key)
+    }
+
     /// `file:line` of `key`, or of its nearest existing parent.
     pub fn place(&self, key: &str) -> String {
         let mut known = key;

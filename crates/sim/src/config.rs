@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use hiroma_policy::placement::PlacementConfig;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
+use crate::topology::{LatencyMatrix, NetworkGraph};
 use crate::trace::TraceRecord;
 
 /// Shape of the network.
@@ -29,6 +30,13 @@ pub enum TopologyKind {
     Dragonfly,
     /// `dims = [nodes]`; one switch that is never the bottleneck.
     FullBisection,
+    /// `dims = [nodes per leaf, leaves, spines]`; each leaf has one link to each spine
+    /// (`uplink_bytes_per_s`).
+    LeafSpine,
+    /// Any network, from a file (`file`) of nodes, switches and links.
+    Graph,
+    /// Nodes with measured latencies between each two, from a table (`file`).
+    Matrix,
 }
 
 /// Shape and size of the network.
@@ -39,6 +47,31 @@ pub struct TopologyConfig {
     pub kind: TopologyKind,
     /// Size; `kind` determines how many numbers there are and what they mean.
     pub dims: Vec<u32>,
+    /// Bandwidth of a link between a leaf and a spine, bytes/s (`leaf_spine`); 0: as
+    /// `network.bytes_per_s`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub uplink_bytes_per_s: u64,
+    /// The file with the network (`graph`: TOML, `matrix`: CSV), relative to the cluster's file.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub file: String,
+    /// The network of `file` (`graph`).
+    #[schemars(skip)]
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "content")]
+    pub graph: Option<Arc<NetworkGraph>>,
+    /// The latencies of `file` (`matrix`).
+    #[schemars(skip)]
+    #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
+    #[serde(serialize_with = "content")]
+    pub latencies: Option<Arc<LatencyMatrix>>,
+}
+
+/// What a file contained is a part of the configuration.
+fn content<T: Serialize, S: Serializer>(
+    content: &Option<Arc<T>>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    content.as_deref().serialize(serializer)
 }
 
 /// How a node or a switch forwards a message.
@@ -440,7 +473,14 @@ pub struct Config {
 
 impl Default for TopologyConfig {
     fn default() -> Self {
-        TopologyConfig { kind: TopologyKind::Torus2d, dims: vec![16, 16] }
+        TopologyConfig {
+            kind: TopologyKind::Torus2d,
+            dims: vec![16, 16],
+            uplink_bytes_per_s: 0,
+            file: String::new(),
+            graph: None,
+            latencies: None,
+        }
     }
 }
 

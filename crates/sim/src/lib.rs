@@ -30,6 +30,7 @@ pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;
 pub use machine::{Load as MachineLoad, MachineConfig, MachineOutcome, ZoneConfig, run_machine};
 pub use outcome::{FaultTally, Messages, NodeLoad, Observed, Outcome, Sample, Tally};
+pub use topology::{GraphLink, GraphProblem, LatencyMatrix, MatrixProblem, NetworkGraph};
 pub use trace::{TraceKind, TraceRecord};
 pub use transfers::{Transfer, Transferred, transfer_all};
 pub use validate::{Problem, TIME_MAX_NS};

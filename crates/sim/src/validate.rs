@@ -5,6 +5,7 @@ use std::fmt;
 
 use hiroma_policy::placement::{InformationKind, PIECES_MAX, ReservationKind, ScopeKind};
 
+use crate::topology::CHANNELS_MAX;
 use crate::config::{Canary, Config, NetworkModel, PacketOrder, Sharing, TopologyKind};
 
 /// Maximum number of nodes.
@@ -48,9 +49,12 @@ impl Config {
         if self.topology.dims.len() != wanted {
             return 0;
         }
-        self.topology
-            .dims
-            .iter()
+        let dims = match self.topology.kind {
+            // Spines are not nodes.
+            TopologyKind::LeafSpine => &self.topology.dims[..2],
+            _ => &self.topology.dims[..],
+        };
+        dims.iter()
             .try_fold(1u64, |nodes, &dim| nodes.checked_mul(u64::from(dim)))
             .unwrap_or(0)
     }
@@ -61,7 +65,8 @@ impl Config {
             TopologyKind::Torus3d => &["x", "y", "z"],
             TopologyKind::FatTree => &["nodes per leaf", "leaves per pod", "pods"],
             TopologyKind::Dragonfly => &["nodes per router", "routers per group", "groups"],
-            TopologyKind::FullBisection => &["nodes"],
+            TopologyKind::LeafSpine => &["nodes per leaf", "leaves", "spines"],
+            TopologyKind::FullBisection | TopologyKind::Graph | TopologyKind::Matrix => &["nodes"],
         }
     }
 
@@ -83,6 +88,14 @@ impl Config {
                 _ => 5,
             },
             TopologyKind::FullBisection => 2,
+            TopologyKind::LeafSpine if dims.get(1) == Some(&1) => 2,
+            TopologyKind::LeafSpine => 4,
+            TopologyKind::Graph => {
+                self.topology.graph.as_ref().map_or(1, |graph| graph.diameter().into())
+            }
+            TopologyKind::Matrix => {
+                self.topology.latencies.as_ref().map_or(1, |matrix| matrix.diameter().into())
+            }
         }
     }
 
@@ -127,6 +140,7 @@ impl Config {
             );
             problems.add("topology.dims", message);
         }
+        self.check_topology(problems);
         problems.range("network.bytes_per_s", self.network.bytes_per_s, 1000, 1 << 50);
         problems.range("network.latency_ns", self.network.latency_ns, 0, 1_000_000_000);
         problems.range("network.hop_overhead_ns", self.network.hop_overhead_ns, 0, 1_000_000_000);
@@ -147,6 +161,65 @@ impl Config {
         problems.range("disk.access_ns", self.disk.access_ns, 0, 10_000_000_000);
         problems.range("disk.bytes_per_s", self.disk.bytes_per_s, 1000, 1 << 50);
         problems.range("disk.parallel", self.disk.parallel.into(), 1, 1024);
+    }
+
+    /// What belongs to one kind of topology only.
+    fn check_topology(&self, problems: &mut Problems) {
+        let topology = &self.topology;
+        let from_file = matches!(topology.kind, TopologyKind::Graph | TopologyKind::Matrix);
+        let nodes = match topology.kind {
+            TopologyKind::Graph => topology.graph.as_ref().map(|graph| graph.nodes()),
+            TopologyKind::Matrix => topology.latencies.as_ref().map(|matrix| matrix.nodes()),
+            _ => None,
+        };
+        if from_file && nodes.is_none() {
+            let what = "is needed: the file that describes the network, relative to this one";
+            problems.add("topology.file", what.to_owned());
+        } else if from_file && topology.dims != nodes.map_or(vec![], |nodes| vec![nodes]) {
+            problems.add(
+                "topology.dims",
+                "topology.file says how many nodes there are; leave this out".to_owned(),
+            );
+        }
+        if !from_file && !topology.file.is_empty() {
+            problems.add(
+                "topology.file",
+                "is used with topology.kind = \"graph\" or \"matrix\" only; set one, or leave it \
+                 out"
+                    .to_owned(),
+            );
+        }
+        if topology.uplink_bytes_per_s > 0 {
+            if topology.kind == TopologyKind::LeafSpine {
+                let rate = topology.uplink_bytes_per_s;
+                problems.range("topology.uplink_bytes_per_s", rate, 1000, 1 << 50);
+            } else {
+                problems.add(
+                    "topology.uplink_bytes_per_s",
+                    "is used with topology.kind = \"leaf_spine\" only; set that, or leave it out"
+                        .to_owned(),
+                );
+            }
+        }
+        if topology.kind == TopologyKind::LeafSpine
+            && topology.dims.get(2).is_some_and(|spines| !(1..=4096).contains(spines))
+        {
+            let message = format!("{} spines; allowed are 1 to 4096", topology.dims[2]);
+            problems.add("topology.dims", message);
+        }
+        let diameter = self.diameter();
+        if topology.kind == TopologyKind::Graph
+            && self.network.buffer_bytes > 0
+            && diameter > CHANNELS_MAX.into()
+        {
+            problems.add(
+                "network.buffer_bytes",
+                format!(
+                    "routes of {diameter} links need as many virtual channels; allowed are \
+                     {CHANNELS_MAX}, or unlimited buffers (0)"
+                ),
+            );
+        }
     }
 
     /// Settings of one model of the network say nothing with another.

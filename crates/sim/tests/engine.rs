@@ -8,7 +8,7 @@ use hiroma_policy::placement::{
     ScopeKind,
 };
 use hiroma_sim::{
-    Canary, Config, DiskTime, FirstTouch, FrameFree, NetworkModel, Outcome, PacketOrder, RunError, Switching, TopologyKind,
+    Canary, Config, DiskTime, FirstTouch, FrameFree, GraphLink, LatencyMatrix, NetworkGraph, NetworkModel, Outcome, PacketOrder, RunError, Switching, TopologyKind,
     TraceKind, TraceRecord, Transfer, run, transfer_all,
 };
 use proptest::prelude::*;
@@ -399,6 +399,32 @@ fn kinds() -> impl Strategy<Value = PlacementConfig> {
         )
 }
 
+/// Nine nodes and three switches with links of different rates, some in one direction only.
+fn irregular() -> NetworkGraph {
+    let mut links = Vec::new();
+    let mut join = |from, to, bytes_per_s, latency_ns| {
+        links.push(GraphLink { from, to, bytes_per_s, latency_ns });
+    };
+    for node in 0..9 {
+        let (switch, rate) = (9 + node % 3, 50_000_000 * (1 + u64::from(node) % 4));
+        join(node, switch, rate, 300);
+        join(switch, node, 2 * rate, 700);
+    }
+    for (a, b) in [(9, 10), (10, 11), (11, 9), (0, 4), (4, 0)] {
+        join(a, b, 80_000_000, 2000);
+    }
+    let names = (0..12).map(|vertex| format!("v{vertex}")).collect();
+    NetworkGraph::new(9, names, links).unwrap()
+}
+
+/// Sixteen nodes in two rooms.
+fn measured() -> LatencyMatrix {
+    let latency_ns = |a: u64, b: u64| 1000 + 100 * (a * b % 5) + if a / 8 == b / 8 { 0 } else { 1500 };
+    let rows: Vec<Vec<u64>> =
+        (0..16).map(|a| (0..16).map(|b| latency_ns(a, b)).collect()).collect();
+    LatencyMatrix::new(&rows).unwrap()
+}
+
 /// Machines of every shape with about 16 nodes, and the radius of a domain in them.
 fn shapes() -> impl Strategy<Value = (TopologyKind, Vec<u32>, u32)> {
     prop_oneof![
@@ -408,6 +434,9 @@ fn shapes() -> impl Strategy<Value = (TopologyKind, Vec<u32>, u32)> {
         Just((TopologyKind::FatTree, vec![3, 3, 2], 6)),
         Just((TopologyKind::Dragonfly, vec![2, 3, 3], 5)),
         Just((TopologyKind::FullBisection, vec![17], 2)),
+        Just((TopologyKind::LeafSpine, vec![4, 4, 2], 4)),
+        Just((TopologyKind::Graph, vec![9], 3)),
+        Just((TopologyKind::Matrix, vec![16], 3)),
     ]
 }
 
@@ -439,6 +468,11 @@ proptest! {
         let mut config = small();
         let (kind, dims, radius) = shape;
         (config.topology.kind, config.topology.dims) = (kind, dims);
+        match kind {
+            TopologyKind::Graph => config.topology.graph = Some(Arc::new(irregular())),
+            TopologyKind::Matrix => config.topology.latencies = Some(Arc::new(measured())),
+            _ => (),
+        }
         config.policy = PlacementConfig { domain_radius: radius, ..policy };
         if !matches!(kind, TopologyKind::Torus2d | TopologyKind::Torus3d) && config.policy.scope == ScopeKind::Gradient {
             config.policy.scope = ScopeKind::Domain;
@@ -559,4 +593,26 @@ fn small_configurations_give_recorded_outcomes() {
             [82147, 652, 3575246939, 2048, 1237, 0, 12660, 879717760],
         ]
     );
+}
+
+#[test]
+fn oversubscribed_uplinks_are_the_bottleneck() {
+    // Ten nodes send a page each to the other leaf over one spine: what takes the uplink longest.
+    let mut config = small();
+    (config.topology.kind, config.topology.dims) = (TopologyKind::LeafSpine, vec![10, 2, 1]);
+    (config.network.bytes_per_s, config.network.message_bytes) = (1_000_000_000, 1);
+    (config.network.hop_overhead_ns, config.node.page_bytes, config.disk.count) = (0, 9_999, 1);
+    config.policy.domain_radius = 4;
+    let sends: Vec<Transfer> =
+        (0..10).map(|node| Transfer { start_ns: 0, source: node, target: 10 + node }).collect();
+    let last_ns = |config: &Config| {
+        transfer_all(config, &sends).unwrap().there_ns.into_iter().max().unwrap()
+    };
+    assert_eq!(last_ns(&config), 13 * 10_000, "ten behind each other on one link");
+    config.topology.uplink_bytes_per_s = 10_000_000_000;
+    assert_eq!(last_ns(&config), 2 * 10_000 + 11 * 1000);
+    config.network.model = NetworkModel::Fair;
+    assert_eq!(last_ns(&config), 10_000);
+    config.topology.uplink_bytes_per_s = 2_500_000_000;
+    assert_eq!(last_ns(&config), 40_000, "four to one");
 }

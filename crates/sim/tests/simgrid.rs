@@ -13,7 +13,7 @@ fn torus(model: NetworkModel) -> Config {
     let base = Config::default();
     let network = NetworkConfig {
         model,
-        sharing: Sharing::ByLatency,
+        sharing: if model == NetworkModel::Fair { Sharing::ByLatency } else { Sharing::Equal },
         latency_ns: 1000,
         hop_overhead_ns: 0,
         page_overhead_ns: 0,

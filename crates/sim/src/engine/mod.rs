@@ -123,7 +123,8 @@ pub struct Engine<'a> {
     in_order: fabric::InOrder,
     disks: Disks,
     nodes: Vec<Node>,
-    shared: Arc<Shared>,
+    /// What the placers share: all of them, or one for each node where they differ.
+    shared: Vec<Arc<Shared>>,
     tables: Tables,
     messages: Messages,
     normal: Normal,
@@ -163,15 +164,18 @@ impl<'a> Engine<'a> {
         let topology = Topology::new(config, radius, config.policy.peers_max);
         let (at, of_node) = topology.disks(config.disk.count);
         let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
-        let shared = Arc::new(Shared::new(
-            config.policy.clone(),
-            topology.peer_hops(),
-            config.node.frames,
-            diameter,
-        ));
+        let kinds = if topology.is_regular() { 1 } else { topology.nodes() };
+        let shared: Vec<Arc<Shared>> = (0..kinds)
+            .map(|node| {
+                let hops = topology.peer_hops(node);
+                Shared::new(config.policy.clone(), hops, config.node.frames, diameter)
+            })
+            .map(Arc::new)
+            .collect();
         let nodes = (0..topology.nodes())
             .map(|node| {
-                let placer = Placer::new(shared.clone(), placer_seed(seed, node, 0), 0);
+                let shared = shared_of(&shared, node).clone();
+                let placer = Placer::new(shared, placer_seed(seed, node, 0), 0);
                 Node::new(placer, AnyRanking::new(config.policy.replacement))
             })
             .collect();
@@ -548,6 +552,10 @@ fn place_of(page: &Page) -> Option<Place> {
         Whereabouts::Message | Whereabouts::Elsewhere => None,
         Whereabouts::Lost => Some(Place::Lost),
     }
+}
+
+fn shared_of(shared: &[Arc<Shared>], node: u32) -> &Arc<Shared> {
+    shared.get(node as usize).unwrap_or(&shared[0])
 }
 
 fn placer_seed(seed: u64, node: u32, epoch: u8) -> u64 {

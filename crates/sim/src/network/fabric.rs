@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use super::fair::Fair;
 use super::packets::{Cut, Packets};
-use crate::config::{Config, NetworkConfig, NetworkModel, Switching};
+use crate::config::{Config, NetworkConfig, NetworkModel, PacketOrder, Switching};
 use crate::topology::Topology;
 
 /// Rate and latency of one link.
@@ -77,27 +77,37 @@ impl Fabric {
     /// The idle network of a valid configuration; none if its model has no events of its own.
     pub fn new(config: &Config, topology: &Topology, count_bytes: bool) -> Option<Box<Fabric>> {
         let network = &config.network;
-        let links = topology.link_specs(network);
+        let packets = |packet_bytes, buffer_packets, order| {
+            let cut = Cut {
+                packet_bytes,
+                buffer_packets,
+                order,
+                cut_through: network.switching == Switching::CutThrough,
+                channels: if buffer_packets.is_some() { topology.virtual_channels() } else { 1 },
+            };
+            Model::Packets(Packets::new(&topology.link_specs(config), cut))
+        };
+        let whole = network.message_bytes + config.node.page_bytes;
         let model = match network.model {
+            // The same, where a link need not be like another.
+            NetworkModel::Fifo if !topology.is_uniform() => {
+                packets(whole, None, PacketOrder::Fifo)
+            }
             NetworkModel::Fifo => return None,
-            NetworkModel::Fair => Model::Fair(Fair::new(&links, network.sharing)),
+            NetworkModel::Fair => {
+                Model::Fair(Fair::new(&topology.link_specs(config), network.sharing))
+            }
             NetworkModel::Packets => {
                 let packet_bytes = network.packet_bytes_max(config.node.page_bytes);
-                let buffered = network.buffer_bytes / packet_bytes;
-                let cut = Cut {
-                    packet_bytes,
-                    buffer_packets: (network.buffer_bytes > 0).then_some(buffered as u32),
-                    order: network.order,
-                    cut_through: network.switching == Switching::CutThrough,
-                    channels: topology.virtual_channels(),
-                };
-                Model::Packets(Packets::new(&links, cut))
+                let room = (network.buffer_bytes / packet_bytes).min(u32::MAX.into()) as u32;
+                let room = (network.buffer_bytes > 0).then_some(room);
+                packets(packet_bytes, room, network.order)
             }
         };
         Some(Box::new(Fabric {
             model,
             channels: Vec::new(),
-            bytes: if count_bytes { vec![0; links.len()] } else { Vec::new() },
+            bytes: if count_bytes { vec![0; topology.links() as usize] } else { Vec::new() },
             sizes: sizes(network, config.node.page_bytes),
         }))
     }

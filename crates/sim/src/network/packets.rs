@@ -162,7 +162,9 @@ impl Packets {
         (load.message, load.small, load.overhead_ns) =
             (cargo.message, cargo.small, cargo.overhead_ns);
         load.route.clear();
-        load.route.extend(route.iter().copied().zip(channels.iter().copied()));
+        let last = self.cut.channels - 1;
+        let channels = channels.iter().map(|&channel| channel.min(last));
+        load.route.extend(route.iter().copied().zip(channels));
         (load.unsent_bytes, load.whole) = (cargo.bytes, true);
         load.packets_left = cargo.bytes.div_ceil(self.cut.packet_bytes) as u32;
         self.wait(now_ns, Item::Load(number), number, 0, signals);

@@ -1,7 +1,11 @@
 //! Shapes of networks: which nodes are near each other, and which links a message takes.
 
+mod around;
 mod dragonfly;
+mod graph;
+mod leaf_spine;
 mod levels;
+mod matrix;
 mod torus;
 
 use hiroma_policy::placement::Peer;
@@ -9,7 +13,12 @@ use hiroma_policy::placement::Peer;
 use crate::config::{Config, NetworkConfig, TopologyKind};
 use crate::network::LinkSpec;
 use dragonfly::Dragonfly;
+use graph::Graph;
+pub use graph::{CHANNELS_MAX, GraphLink, GraphProblem, NetworkGraph};
+use leaf_spine::LeafSpine;
 use levels::Levels;
+use matrix::Matrix;
+pub use matrix::{LatencyMatrix, MatrixProblem};
 use torus::Torus;
 
 /// Maximum number of links on which a node forwards a message for a whole domain.
@@ -24,6 +33,12 @@ pub enum Topology {
     Levels(Levels),
     /// Dragonfly.
     Dragonfly(Dragonfly),
+    /// Leaf and spine.
+    LeafSpine(LeafSpine),
+    /// Any network.
+    Graph(Graph),
+    /// Known latencies.
+    Matrix(Matrix),
 }
 
 impl Topology {
@@ -43,6 +58,17 @@ impl Topology {
             TopologyKind::Dragonfly => {
                 Topology::Dragonfly(Dragonfly::new([dims[0], dims[1], dims[2]], radius, most))
             }
+            TopologyKind::LeafSpine => {
+                Topology::LeafSpine(LeafSpine::new([dims[0], dims[1], dims[2]], radius, most))
+            }
+            TopologyKind::Graph => {
+                let graph = config.topology.graph.clone().expect("a valid configuration has it");
+                Topology::Graph(Graph::new(graph, radius, most))
+            }
+            TopologyKind::Matrix => {
+                let matrix = config.topology.latencies.clone().expect("as above");
+                Topology::Matrix(Matrix::new(matrix, radius, most))
+            }
         }
     }
 
@@ -52,6 +78,9 @@ impl Topology {
             Topology::Torus(torus) => torus.nodes(),
             Topology::Levels(levels) => levels.blocks().nodes(),
             Topology::Dragonfly(dragonfly) => dragonfly.blocks().nodes(),
+            Topology::LeafSpine(leaves) => leaves.blocks().nodes(),
+            Topology::Graph(graph) => graph.network().nodes(),
+            Topology::Matrix(matrix) => matrix.latencies().nodes(),
         }
     }
 
@@ -61,13 +90,16 @@ impl Topology {
             Topology::Torus(torus) => torus.links(),
             Topology::Levels(levels) => levels.links(),
             Topology::Dragonfly(dragonfly) => dragonfly.links(),
+            Topology::LeafSpine(leaves) => leaves.links(),
+            Topology::Graph(graph) => graph.network().links().len() as u32,
+            Topology::Matrix(matrix) => matrix.links(),
         }
     }
 
     /// Where a message from `source` starts: the first argument of [`next`](Topology::next).
     #[inline]
     pub fn start(&self, source: u32) -> u32 {
-        if matches!(self, Topology::Torus(_)) { source } else { 0 }
+        if matches!(self, Topology::Torus(_) | Topology::Graph(_)) { source } else { 0 }
     }
 
     /// The next link of a message, and its position after that; none if it has arrived. All
@@ -78,6 +110,9 @@ impl Topology {
             Topology::Torus(torus) => torus.next(at, source, target),
             Topology::Levels(levels) => levels.next(at, source, target),
             Topology::Dragonfly(dragonfly) => dragonfly.next(at, source, target),
+            Topology::LeafSpine(leaves) => leaves.next(at, source, target),
+            Topology::Graph(graph) => graph.next(at, source, target),
+            Topology::Matrix(matrix) => matrix.next(at, source, target),
         }
     }
 
@@ -95,19 +130,26 @@ impl Topology {
     pub fn virtual_channels(&self) -> u8 {
         match self {
             Topology::Torus(_) | Topology::Dragonfly(_) => 2,
-            Topology::Levels(_) => 1,
+            Topology::Levels(_) | Topology::LeafSpine(_) | Topology::Matrix(_) => 1,
+            Topology::Graph(graph) => graph.channels(),
         }
     }
 
     /// The virtual channel that a packet takes on each link of a route. No circle of channels can
     /// wait for each other: in every dimension of a torus a packet changes to the second one at the
-    /// end of the row (dateline), in a dragonfly after the link between groups, and in a tree all
-    /// routes go up and then down.
+    /// end of the row (dateline), in a dragonfly after the link between groups, in a tree all routes
+    /// go up and then down, and in any other network each hop has a channel of its own.
     pub fn channels(&self, route: &[u32], channels: &mut Vec<u8>) {
         channels.clear();
         match self {
             Topology::Torus(torus) => torus.channels(route, channels),
-            Topology::Levels(_) => channels.resize(route.len(), 0),
+            Topology::Levels(_) | Topology::LeafSpine(_) | Topology::Matrix(_) => {
+                channels.resize(route.len(), 0)
+            }
+            Topology::Graph(graph) => {
+                let last = graph.channels() - 1;
+                channels.extend((0..route.len()).map(|hop| hop.min(last.into()) as u8));
+            }
             Topology::Dragonfly(dragonfly) => {
                 let mut passed = false;
                 for &link in route {
@@ -118,10 +160,43 @@ impl Topology {
         }
     }
 
+    /// Whether all links have the same rate and latency.
+    pub fn is_uniform(&self) -> bool {
+        !matches!(self, Topology::Graph(_) | Topology::Matrix(_) | Topology::LeafSpine(_))
+    }
+
     /// Rate and latency of every link.
-    pub fn link_specs(&self, network: &NetworkConfig) -> Vec<LinkSpec> {
-        let spec = LinkSpec { bytes_per_s: network.bytes_per_s, latency_ns: network.latency_ns };
-        vec![spec; self.links() as usize]
+    pub fn link_specs(&self, config: &Config) -> Vec<LinkSpec> {
+        /// What is between measured nodes is not shared.
+        const UNLIMITED: u64 = 1 << 60;
+        let NetworkConfig { bytes_per_s, latency_ns, .. } = config.network;
+        let spec = LinkSpec { bytes_per_s, latency_ns };
+        let uplink = match config.topology.uplink_bytes_per_s {
+            0 => spec,
+            bytes_per_s => LinkSpec { bytes_per_s, latency_ns },
+        };
+        let of_link = |link: u32| match self {
+            Topology::Graph(graph) => {
+                let link = &graph.network().links()[link as usize];
+                LinkSpec { bytes_per_s: link.bytes_per_s, latency_ns: link.latency_ns }
+            }
+            Topology::Matrix(matrix) => match matrix.latency_ns(link) {
+                Some(latency_ns) => LinkSpec { bytes_per_s: UNLIMITED, latency_ns },
+                None => LinkSpec { bytes_per_s, latency_ns: 0 },
+            },
+            Topology::LeafSpine(leaves) if leaves.is_uplink(link) => uplink,
+            _ => spec,
+        };
+        (0..self.links()).map(of_link).collect()
+    }
+
+    /// A link fails, or works again: where there are other ways, messages take those meanwhile.
+    pub fn set_up(&mut self, link: u32, is_up: bool) {
+        match self {
+            Topology::Graph(graph) => graph.set_up(link, is_up),
+            Topology::LeafSpine(leaves) => leaves.set_up(link, is_up),
+            _ => (),
+        }
     }
 
     /// Number of links between two nodes.
@@ -130,15 +205,26 @@ impl Topology {
             Topology::Torus(torus) => torus.distance(a, b),
             Topology::Levels(levels) => levels.blocks().hops(a, b),
             Topology::Dragonfly(dragonfly) => dragonfly.distance(a, b),
+            Topology::LeafSpine(leaves) => leaves.blocks().hops(a, b),
+            Topology::Graph(graph) => graph.distance(a, b),
+            Topology::Matrix(matrix) => matrix.latencies().distance(a, b),
         }
     }
 
-    /// Hops to each peer, nearest first.
-    pub fn peer_hops(&self) -> Box<[u16]> {
+    /// Whether the domains of all nodes are alike.
+    pub fn is_regular(&self) -> bool {
+        !matches!(self, Topology::Graph(_) | Topology::Matrix(_))
+    }
+
+    /// Hops to each peer of `node`, nearest first.
+    pub fn peer_hops(&self, node: u32) -> Box<[u16]> {
         match self {
             Topology::Torus(torus) => torus.peer_hops(),
             Topology::Levels(levels) => levels.blocks().peer_hops(),
             Topology::Dragonfly(dragonfly) => dragonfly.blocks().peer_hops(),
+            Topology::LeafSpine(leaves) => leaves.blocks().peer_hops(),
+            Topology::Graph(graph) => graph.around().peer_hops(node),
+            Topology::Matrix(matrix) => matrix.around().peer_hops(node),
         }
     }
 
@@ -149,6 +235,9 @@ impl Topology {
             Topology::Torus(torus) => torus.peer(node, peer),
             Topology::Levels(levels) => levels.blocks().peer(node, peer),
             Topology::Dragonfly(dragonfly) => dragonfly.blocks().peer(node, peer),
+            Topology::LeafSpine(leaves) => leaves.blocks().peer(node, peer),
+            Topology::Graph(graph) => graph.around().peer(node, peer),
+            Topology::Matrix(matrix) => matrix.around().peer(node, peer),
         }
     }
 
@@ -159,6 +248,9 @@ impl Topology {
             Topology::Torus(torus) => torus.peer_of(node, other),
             Topology::Levels(levels) => levels.blocks().peer_of(node, other),
             Topology::Dragonfly(dragonfly) => dragonfly.blocks().peer_of(node, other),
+            Topology::LeafSpine(leaves) => leaves.blocks().peer_of(node, other),
+            Topology::Graph(graph) => graph.peer_of(node, other),
+            Topology::Matrix(matrix) => matrix.around().peer_of(node, other),
         }
     }
 
@@ -168,7 +260,7 @@ impl Topology {
     pub fn spread(&self, source: u32, at: u32) -> Option<([(u32, u32); FANOUT_MAX], usize)> {
         match self {
             Topology::Torus(torus) => Some(torus.spread(source, at)),
-            Topology::Levels(_) | Topology::Dragonfly(_) => None,
+            _ => None,
         }
     }
 
@@ -176,7 +268,9 @@ impl Topology {
     pub fn heap_bytes(&self) -> usize {
         match self {
             Topology::Torus(torus) => torus.heap_bytes(),
-            Topology::Levels(_) | Topology::Dragonfly(_) => 0,
+            Topology::Graph(graph) => graph.heap_bytes(),
+            Topology::Matrix(matrix) => matrix.around().heap_bytes(),
+            Topology::Levels(_) | Topology::Dragonfly(_) | Topology::LeafSpine(_) => 0,
         }
     }
 

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
@@ -6,9 +7,58 @@ use super::*;
 use crate::config::TopologyConfig;
 
 fn topology(kind: TopologyKind, dims: &[u32], radius: u32, most: u32) -> Topology {
-    let config =
-        Config { topology: TopologyConfig { kind, dims: dims.to_vec(), ..TopologyConfig::default() }, ..Config::default() };
-    Topology::new(&config, radius, most)
+    made(TopologyConfig { kind, dims: dims.to_vec(), ..TopologyConfig::default() }, radius, most)
+}
+
+fn made(topology: TopologyConfig, radius: u32, most: u32) -> Topology {
+    Topology::new(&Config { topology, ..Config::default() }, radius, most)
+}
+
+fn link(from: u32, to: u32, latency_ns: u64) -> GraphLink {
+    GraphLink { from, to, bytes_per_s: 1_000_000_000, latency_ns }
+}
+
+/// A network of `nodes` nodes and some switches: a ring of all in one direction or both, and links
+/// across it.
+fn graph(
+    nodes: u32,
+    switches: u32,
+    across: &[(u32, u32, u64)],
+    both: bool,
+) -> Result<NetworkGraph, GraphProblem> {
+    let all = nodes + switches;
+    let mut links: Vec<GraphLink> = (0..all).map(|one| link(one, (one + 1) % all, 10)).collect();
+    if both {
+        links.extend((0..all).map(|one| link((one + 1) % all, one, 10)));
+    }
+    let chords = across.iter().map(|&(from, to, ns)| link(from % all, to % all, ns));
+    links.extend(chords.filter(|link| link.from != link.to));
+    NetworkGraph::new(nodes, (0..all).map(|one| format!("v{one}")).collect(), links)
+}
+
+fn any_graph() -> impl Strategy<Value = TopologyConfig> {
+    let across = prop::collection::vec((0u32..30, 0u32..30, 0u64..50), 0..30);
+    (2u32..14, 0u32..6, across, any::<bool>()).prop_map(|(nodes, switches, across, both)| {
+        let graph = graph(nodes, switches, &across, both).unwrap();
+        TopologyConfig {
+            kind: TopologyKind::Graph,
+            dims: vec![nodes],
+            graph: Some(Arc::new(graph)),
+            ..TopologyConfig::default()
+        }
+    })
+}
+
+fn any_matrix() -> impl Strategy<Value = TopologyConfig> {
+    let rows = (2usize..12).prop_flat_map(|nodes| {
+        prop::collection::vec(prop::collection::vec(0u64..5000, nodes), nodes)
+    });
+    rows.prop_map(|rows| TopologyConfig {
+        kind: TopologyKind::Matrix,
+        dims: vec![rows.len() as u32],
+        latencies: Some(Arc::new(LatencyMatrix::new(&rows).unwrap())),
+        ..TopologyConfig::default()
+    })
 }
 
 fn any_topology() -> impl Strategy<Value = Topology> {
@@ -18,9 +68,13 @@ fn any_topology() -> impl Strategy<Value = Topology> {
         (prop::collection::vec(1u32..6, 3), Just(TopologyKind::FatTree)),
         (prop::collection::vec(1u32..6, 3), Just(TopologyKind::Dragonfly)),
         (prop::collection::vec(2u32..40, 1), Just(TopologyKind::FullBisection)),
+        (prop::collection::vec(1u32..6, 3), Just(TopologyKind::LeafSpine)),
     ];
-    (kinds, 1u32..7, prop_oneof![Just(3u32), Just(1000)])
-        .prop_map(|((dims, kind), radius, most)| topology(kind, &dims, radius, most))
+    let named = kinds
+        .prop_map(|(dims, kind)| TopologyConfig { kind, dims, ..TopologyConfig::default() });
+    let all = prop_oneof![6 => named, 2 => any_graph(), 1 => any_matrix()];
+    (all, 1u32..7, prop_oneof![Just(3u32), Just(1000)])
+        .prop_map(|(topology, radius, most)| made(topology, radius, most))
 }
 
 fn way(topology: &Topology, source: u32, target: u32) -> Vec<u32> {
@@ -40,7 +94,10 @@ proptest! {
         for source in 0..topology.nodes() {
             for target in 0..topology.nodes() {
                 let links = way(&topology, source, target);
-                prop_assert_eq!(links.len() as u32, topology.distance(source, target));
+                // Distances between measured nodes are latencies.
+                if !matches!(topology, Topology::Matrix(_)) {
+                    prop_assert_eq!(links.len() as u32, topology.distance(source, target));
+                }
                 prop_assert!(links.iter().all(|&link| link < topology.links()));
                 prop_assert_eq!(links.iter().collect::<BTreeSet<_>>().len(), links.len());
             }
@@ -49,9 +106,9 @@ proptest! {
 
     #[test]
     fn peers_are_distinct_and_nearest_first(topology in any_topology()) {
-        let hops = topology.peer_hops();
-        prop_assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]));
         for node in 0..topology.nodes() {
+            let hops = topology.peer_hops(node);
+            prop_assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]));
             let peers: Vec<u32> = (0..hops.len() as u16).map(|peer| topology.peer(node, Peer(peer))).collect();
             prop_assert_eq!(peers.iter().collect::<BTreeSet<_>>().len(), peers.len());
             for (place, &peer) in peers.iter().enumerate() {
@@ -82,7 +139,7 @@ proptest! {
                 todo.push(next);
             }
         }
-        let peers: BTreeSet<u32> = (0..topology.peer_hops().len() as u16).map(|peer| topology.peer(node, Peer(peer))).collect();
+        let peers: BTreeSet<u32> = (0..topology.peer_hops(0).len() as u16).map(|peer| topology.peer(node, Peer(peer))).collect();
         prop_assert_eq!(reached, peers);
     }
 
@@ -103,7 +160,7 @@ fn paper_machine_has_one_disk_per_4x4_block() {
     let (at, of_node) = topology.disks(16);
     assert_eq!(&at[..5], [34, 38, 42, 46, 98]);
     assert_eq!((of_node[0], of_node[3], of_node[4], of_node[255]), (0, 0, 1, 15));
-    assert_eq!(topology.peer_hops().len(), 40);
+    assert_eq!(topology.peer_hops(0).len(), 40);
     assert_eq!(topology.links(), 1024);
 }
 
@@ -172,4 +229,81 @@ fn one_channel_is_not_enough_on_a_torus_or_a_dragonfly() {
         let topology = topology(kind, &dims, 1, 4);
         assert!(waits_in_a_circle(&topology, |_| 0) && !waits_in_a_circle(&topology, |one| one));
     }
+}
+
+#[test]
+fn graph_routes_take_fewest_links_then_least_latency() {
+    // 0 to 3 around the ring: three links, or two over 5, which is faster from there than from 1.
+    let across = [(0, 5, 1), (5, 3, 1), (0, 1, 30), (1, 3, 1)];
+    let config = TopologyConfig {
+        kind: TopologyKind::Graph,
+        dims: vec![6],
+        graph: Some(Arc::new(graph(6, 0, &across, false).unwrap())),
+        ..TopologyConfig::default()
+    };
+    let mut topology = made(config, 2, 10);
+    assert_eq!(way(&topology, 0, 3), [6, 7]);
+    // Without the fast way the next one is taken, and so on, until none is left.
+    topology.set_up(7, false);
+    assert_eq!(way(&topology, 0, 3), [0, 9]);
+    topology.set_up(9, false);
+    assert_eq!(way(&topology, 0, 3), [0, 1, 2]);
+    topology.set_up(2, false);
+    assert_eq!(way(&topology, 0, 3), [6, 7], "it waits there");
+    topology.set_up(7, true);
+    assert_eq!(way(&topology, 0, 3), [6, 7]);
+}
+
+#[test]
+fn equal_ways_of_a_graph_are_all_used() {
+    // Two nodes and eight switches between them.
+    let links = (2..10).flat_map(|switch| {
+        [(0, switch), (switch, 1), (1, switch), (switch, 0)].map(|(from, to)| link(from, to, 5))
+    });
+    let names = (0..10).map(|vertex| vertex.to_string()).collect();
+    let network = NetworkGraph::new(2, names, links.collect()).unwrap();
+    assert_eq!((network.diameter(), network.vertex("7")), (2, Some(7)));
+    let config = TopologyConfig {
+        kind: TopologyKind::Graph,
+        dims: vec![2],
+        graph: Some(Arc::new(network)),
+        ..TopologyConfig::default()
+    };
+    let topology = made(config, 2, 10);
+    assert_ne!(way(&topology, 0, 1)[0] / 4, way(&topology, 1, 0)[0] / 4);
+    assert_eq!(way(&topology, 0, 1), way(&topology, 0, 1));
+}
+
+#[test]
+fn networks_that_are_none_are_refused() {
+    let one_way = NetworkGraph::new(2, vec!["a".into(), "b".into()], vec![link(0, 1, 1)]);
+    let told = one_way.unwrap_err().to_string();
+    assert!(told.starts_with("there is no way from b to a; add links"), "{told}");
+    let none = NetworkGraph::new(1, vec!["a".into()], Vec::new()).unwrap_err().to_string();
+    assert!(none.starts_with("1 nodes and 0 switches are out of range"), "{none}");
+    let told = LatencyMatrix::new(&[vec![0, 1], vec![1, 0, 2]]).unwrap_err().to_string();
+    assert!(told.starts_with("row 2 has 3 numbers, and there are 2 rows"), "{told}");
+    assert!(LatencyMatrix::new(&[vec![0]]).is_err());
+}
+
+#[test]
+fn a_leaf_avoids_a_failed_uplink() {
+    let mut topology = topology(TopologyKind::LeafSpine, &[2, 3, 2], 4, 100);
+    let links = way(&topology, 0, 5);
+    assert_eq!((links.len(), topology.distance(0, 1), topology.nodes()), (4, 2, 6));
+    topology.set_up(links[1], false);
+    let around = way(&topology, 0, 5);
+    assert!(around[1] != links[1] && around[2] != links[2], "{around:?}");
+    topology.set_up(around[2], false);
+    assert_eq!(way(&topology, 0, 5), links, "it waits there");
+    topology.set_up(links[1], true);
+    topology.set_up(around[2], true);
+    assert_eq!(way(&topology, 0, 5), links);
+}
+
+#[test]
+fn distances_of_measured_nodes_are_latencies() {
+    let rows = [vec![0, 1000, 3100], vec![1000, 0, 2400], vec![2900, 2600, 0]];
+    let matrix = LatencyMatrix::new(&rows).unwrap();
+    assert_eq!((matrix.diameter(), matrix.distance(0, 1), matrix.distance(2, 1)), (3, 1, 3));
 }
