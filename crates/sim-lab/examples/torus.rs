@@ -11,9 +11,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 use std::{env, fs};
 
-use hiroma_sim::{
-    Config, NetworkConfig, NetworkModel, Sharing, Switching, Transfer, transfer_all,
-};
+use hiroma_sim::{Config, NetworkConfig, NetworkModel, Sharing, Switching, Transfer, transfer_all};
 
 /// Width and height.
 const SIDE: u32 = 16;

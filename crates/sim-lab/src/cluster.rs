@@ -132,8 +132,8 @@ pub fn check(config: &Config, settings: &Settings) -> Result<(), SettingsError> 
             .map(|problem| {
                 settings
                     .complain(
-                        problem.field,
-                        format_args!("`{}`: {}", problem.field, problem.message),
+                        &problem.path(),
+                        format_args!("`{}`: {}", problem.path(), problem.message),
                     )
                     .0
             })
@@ -210,6 +210,7 @@ fn text_of(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hiroma_policy::placement::PlacementKind;
 
     fn read(text: &str) -> Result<Config, String> {
         Settings::parse("cluster.toml", text)

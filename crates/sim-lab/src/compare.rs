@@ -375,8 +375,11 @@ mod tests {
         // gradient.
         assert_eq!(entrants.len(), 49 + 3 + 3 + 2);
         let mut flat = base;
-        flat.topology =
-            hiroma_sim::TopologyConfig { kind: TopologyKind::FullBisection, dims: vec![64], ..Default::default() };
+        flat.topology = hiroma_sim::TopologyConfig {
+            kind: TopologyKind::FullBisection,
+            dims: vec![64],
+            ..Default::default()
+        };
         flat.policy.domain_radius = 2;
         assert!(super::entrants(&flat).iter().all(|entrant| entrant.name != "gradient"));
     }

@@ -32,7 +32,7 @@ const fn figure(
 pub const RESPONSE: &str = "response_mean_ms";
 
 /// All figures, in the order in which they are shown.
-pub const FIGURES: [Figure; 33] = [
+pub const FIGURES: [Figure; 35] = [
     figure(RESPONSE, "response, mean", "ms", |run| run.response_ns.mean().map(ms)),
     figure("response_median_ms", "response, median", "ms", |run| quantile_ms(run, 500)),
     figure("response_p99_ms", "response, 99th percentile", "ms", |run| quantile_ms(run, 990)),
@@ -46,6 +46,12 @@ pub const FIGURES: [Figure; 33] = [
     figure("transfer_ms", "page transfer, mean", "ms", |run| run.transfer_ns.mean().map(ms)),
     figure("transfer_hops", "page transfer, mean hops", "hops", |run| run.transfer_hops.mean()),
     figure("disk_fetch_ms", "fetch from disk, mean", "ms", |run| run.disk_fetch_ns.mean().map(ms)),
+    figure("tier_stores", "pages put into attached memory", "", |run| {
+        (run.tier_stores > 0).then_some(run.tier_stores as f64)
+    }),
+    figure("tier_fetches", "pages brought back from there", "", |run| {
+        (run.tier_stores > 0).then_some(run.tier_fetches as f64)
+    }),
     figure("page_outs", "page-outs", "", |run| Some(run.page_outs as f64)),
     figure("replay_drops", "of them dropped in the recording", "", |run| {
         (run.replay_drops > 0).then_some(run.replay_drops as f64)

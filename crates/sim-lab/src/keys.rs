@@ -74,10 +74,22 @@ fn collect(root: &Value, schema: &Value, prefix: &str, defaults: &Value, keys: &
             collect(root, target, &format!("{path}."), &default, keys);
             continue;
         }
+        let items = resolved(root, &target["items"]);
+        if items["properties"].is_object() {
+            keys.push(Key {
+                path: path.clone(),
+                kind: format!("list of tables, `[[{path}]]`"),
+                default: default.to_string(),
+                about: property["description"].as_str().unwrap_or_default().replace('\n', " "),
+                words: Vec::new(),
+            });
+            collect(root, items, &format!("{path}."), &Value::Null, keys);
+            continue;
+        }
         let about = [property, target].into_iter().find_map(|one| one["description"].as_str());
         keys.push(Key {
             kind: kind_of(name, target),
-            default: default.to_string(),
+            default: if default.is_null() { String::new() } else { default.to_string() },
             about: about.unwrap_or_default().replace('\n', " "),
             words: words_of(target),
             path,
@@ -87,7 +99,11 @@ fn collect(root: &Value, schema: &Value, prefix: &str, defaults: &Value, keys: &
 
 /// The default of a setting that is not written out while it has it.
 fn unset(schema: &Value) -> Value {
-    match schema["type"].as_str() {
+    if schema["type"].is_array() {
+        // It may be left out.
+        return Value::Null;
+    }
+    match type_of(schema) {
         Some("number" | "integer") => 0.into(),
         Some("boolean") => false.into(),
         Some("array") => Value::Array(Vec::new()),
@@ -97,8 +113,13 @@ fn unset(schema: &Value) -> Value {
     }
 }
 
+/// The type of a value; of one that may be left out, the type that it has otherwise.
+fn type_of(schema: &Value) -> Option<&str> {
+    schema["type"].as_str().or_else(|| schema["type"][0].as_str())
+}
+
 fn kind_of(name: &str, schema: &Value) -> String {
-    let kind = match schema["type"].as_str() {
+    let kind = match type_of(schema) {
         Some("boolean") => "true or false",
         Some("array") if is_of_tables(schema) => "list of tables",
         Some("array") => "list of numbers",
@@ -205,6 +226,10 @@ mod tests {
         // Some are not written out while they have their defaults.
         assert!(all.len() > settings + OTHERS.len(), "{}", all.len());
         assert_eq!(find("network.model")[0].default, "\"fifo\"");
+        assert_eq!(find("event.kind")[0].words.len(), 4);
+        let class = &find("node.class.access_ns")[0];
+        assert!(class.kind.starts_with("nanoseconds") && class.default.is_empty(), "{class:?}");
+        assert!(find("event")[0].kind.contains("[[event]]"));
         let unexplained: Vec<&str> =
             all.iter().filter(|key| key.about.is_empty()).map(|key| key.path.as_str()).collect();
         assert!(unexplained.is_empty(), "{unexplained:?}");

@@ -57,7 +57,9 @@ enum Vertices {
 impl Vertices {
     fn names(self, letter: char) -> Vec<String> {
         match self {
-            Vertices::Count(count) => (0..count.min(1 << 16)).map(|n| format!("{letter}{n}")).collect(),
+            Vertices::Count(count) => {
+                (0..count.min(1 << 16)).map(|n| format!("{letter}{n}")).collect()
+            }
             Vertices::Names(names) => names,
         }
     }
@@ -205,7 +207,9 @@ fn matrix_of(name: &str, text: &str) -> Result<LatencyMatrix, SettingsError> {
         let cell = |(place, text): (usize, &str)| {
             let is_diagonal = place == rows.len() && matches!(text, "" | "-");
             let value = if is_diagonal { Ok(0) } else { latency(text) };
-            value.map_err(|what| SettingsError(format!("{name}:{line}: column {}: {what}", place + 1)))
+            value.map_err(|what| {
+                SettingsError(format!("{name}:{line}: column {}: {what}", place + 1))
+            })
         };
         let row: Vec<u64> = record.iter().enumerate().map(cell).collect::<Result<_, _>>()?;
         rows.push(row);
@@ -252,7 +256,8 @@ mod tests {
              [[link]]\nends = [\"n1\", \"n0\"]\n",
         )
         .unwrap();
-        let link = |from, to, bytes_per_s, latency_ns| GraphLink { from, to, bytes_per_s, latency_ns };
+        let link =
+            |from, to, bytes_per_s, latency_ns| GraphLink { from, to, bytes_per_s, latency_ns };
         assert_eq!(
             network.links(),
             [
@@ -323,8 +328,14 @@ mod tests {
         assert_eq!(good.unwrap().nodes(), 3);
         for (text, message) in [
             ("0,1\n# x\n1,0,2\n", "m.csv:3: row 2 has 3 numbers, and there are 2 rows; a node"),
-            ("0,x\n1,0\n", "m.csv:1: column 2: `x` is not a latency; write ns, or a time like 1.5us"),
-            ("0,1\n-1,0\n", "m.csv:2: column 1: -1 is out of range; allowed are 0 to 1000000000 ns"),
+            (
+                "0,x\n1,0\n",
+                "m.csv:1: column 2: `x` is not a latency; write ns, or a time like 1.5us",
+            ),
+            (
+                "0,1\n-1,0\n",
+                "m.csv:2: column 1: -1 is out of range; allowed are 0 to 1000000000 ns",
+            ),
             ("0\n", "m.csv:1: 1 rows are out of range; allowed are 2 to 2048 nodes"),
         ] {
             let told = matrix(text).unwrap_err();
@@ -351,10 +362,17 @@ mod tests {
             ("[topology]\nkind = \"graph\"\n", ":1: `topology.file`: is needed with this"),
             ("[topology]\nkind = \"matrix\"\nfile = \"none.csv\"\n", "none.csv: No such file"),
             ("[topology]\nfile = \"m.csv\"\n", ":2: `topology.file`: is used with topology.kind"),
-            ("nodes = 3\n[topology]\nkind = \"matrix\"\nfile = \"m.csv\"\n", ":1: `nodes`: `topology.file` says"),
-            ("[topology]\nkind = \"graph\"\nfile = \"m.csv\"\ndims = [3]", ":4: `topology.dims`: `topology.file` says"),
+            (
+                "nodes = 3\n[topology]\nkind = \"matrix\"\nfile = \"m.csv\"\n",
+                ":1: `nodes`: `topology.file` says",
+            ),
+            (
+                "[topology]\nkind = \"graph\"\nfile = \"m.csv\"\ndims = [3]",
+                ":4: `topology.dims`: `topology.file` says",
+            ),
         ] {
-            let told = crate::cluster::read_cluster(&write("c.toml", text)).unwrap_err().to_string();
+            let told =
+                crate::cluster::read_cluster(&write("c.toml", text)).unwrap_err().to_string();
             assert!(told.contains(message), "{told}\ninstead of\n{message}");
         }
     }

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use hiroma_sim::{
-    Config, DiskConfig, NetworkConfig, NetworkModel, NodeConfig, Switching, TopologyConfig, TopologyKind,
+    Config, DiskConfig, NetworkConfig, NetworkModel, NodeConfig, Switching, TopologyConfig,
+    TopologyKind,
 };
 
 use crate::keys::{self, Key};
@@ -217,7 +218,8 @@ fn leaf_spine() -> Config {
 /// busy.
 fn set_load(config: &mut Config, frames: u32) {
     // The content of 2 MiB is worked on for a while before the next block: 100 us at 20 GB/s.
-    config.node = NodeConfig { frames, page_bytes: BLOCK_BYTES, access_ns: 100_000, ..config.node };
+    config.node =
+        NodeConfig { frames, page_bytes: BLOCK_BYTES, access_ns: 100_000, ..config.node.clone() };
     let nodes = config.nodes() as f64;
     let load = &mut config.load;
     load.virtual_pages_max = frames * 2;

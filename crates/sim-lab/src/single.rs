@@ -1,7 +1,7 @@
 //! One cluster, with one seed or several.
 
 use hiroma_report::{Section, Table, figures as digits};
-use hiroma_sim::Config;
+use hiroma_sim::{Config, NetworkModel, TopologyKind};
 use serde::Serialize;
 
 use crate::figures::{FIGURES, Figures, estimate};
@@ -11,16 +11,46 @@ use hiroma_report::Estimate;
 pub fn describe(config: &Config) -> String {
     let (topology, node, policy) = (&config.topology, &config.node, &config.policy);
     let dims: Vec<String> = topology.dims.iter().map(u32::to_string).collect();
-    format!(
+    let machine = format!(
         "{} nodes ({} {}) with {} pages of {} KiB each, {} disks; {}",
         config.nodes(),
         name_of(&topology.kind),
         dims.join(" x "),
         node.frames,
         digits(node.page_bytes as f64 / 1024.0),
-        config.disk.count,
+        config.disks(),
         describe_policy(policy),
-    )
+    );
+    std::iter::once(machine).chain(particulars(config)).collect::<Vec<_>>().join("; ")
+}
+
+/// What is not as in most clusters.
+fn particulars(config: &Config) -> Vec<String> {
+    let (topology, network, node) = (&config.topology, &config.network, &config.node);
+    let mut text = Vec::new();
+    if !topology.file.is_empty() {
+        text.push(format!("network of {}", topology.file));
+    }
+    if let (TopologyKind::LeafSpine, [nodes, _, spines]) = (topology.kind, &topology.dims[..]) {
+        let uplink = match topology.uplink_bytes_per_s {
+            0 => network.bytes_per_s,
+            rate => rate,
+        };
+        let down = f64::from(*nodes) * network.bytes_per_s as f64;
+        let ratio = down / (f64::from(*spines) * uplink as f64);
+        text.push(format!("{} down for 1 up at a leaf", digits(ratio)));
+    }
+    match network.model {
+        NetworkModel::Fifo => (),
+        NetworkModel::Fair => text.push("links are shared fairly".to_owned()),
+        NetworkModel::Packets => text.push(format!("packets, {}", name_of(&network.order))),
+    }
+    if node.tier_frames > 0 {
+        text.push(format!("{} pages attached to each node", node.tier_frames));
+    }
+    let counts = [(node.class.len(), "classes of nodes"), (config.event.len(), "events by script")];
+    text.extend(counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}")));
+    text
 }
 
 /// Describes the choices of a policy in one line.

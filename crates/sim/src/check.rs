@@ -40,7 +40,8 @@ pub struct Checker {
     pages: Vec<Vec<Seen>>,
     /// Pages in the frames of each node.
     in_frames: Vec<u32>,
-    frames: u32,
+    /// Frames of each node.
+    frames: Vec<u32>,
     sent: u64,
     received: u64,
     faults: u64,
@@ -49,13 +50,13 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Accounts for `nodes` empty nodes of `frames` frames.
-    pub fn new(on: bool, nodes: u32, frames: u32) -> Self {
+    /// Accounts for `nodes` empty nodes of `frames` frames each.
+    pub fn new(on: bool, nodes: u32, frames: impl Fn(u32) -> u32) -> Self {
         Checker {
             on,
             pages: Vec::new(),
             in_frames: if on { vec![0; nodes as usize] } else { Vec::new() },
-            frames,
+            frames: if on { (0..nodes).map(frames).collect() } else { Vec::new() },
             sent: 0,
             received: 0,
             faults: 0,
@@ -143,7 +144,7 @@ impl Checker {
             }
             if let Place::Frame(node) = place {
                 self.in_frames[node as usize] += 1;
-                let (pages, frames) = (self.in_frames[node as usize], self.frames);
+                let (pages, frames) = (self.in_frames[node as usize], self.frames[node as usize]);
                 if pages > frames {
                     self.object(|| format!("node {node} holds {pages} pages in {frames} frames"));
                 }

@@ -189,6 +189,77 @@ pub enum FrameFree {
     Placed,
 }
 
+/// Nodes that differ from the others (`[[node.class]]`); what is left out is as for all nodes. Of
+/// several classes that name a node, the last one counts.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NodeClass {
+    /// Which nodes: numbers and ranges, as in `"0-15, 32"`.
+    pub nodes: String,
+    /// As `node.frames`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub frames: Option<u32>,
+    /// As `node.access_ns`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub access_ns: Option<u64>,
+    /// As `network.handler_ns`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub handler_ns: Option<u64>,
+    /// As `network.page_handler_ns`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub page_handler_ns: Option<u64>,
+    /// As `node.tier_frames`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub tier_frames: Option<u32>,
+    /// As `node.tier_access_ns`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub tier_access_ns: Option<u64>,
+    /// As `node.tier_bytes_per_s`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub tier_bytes_per_s: Option<u64>,
+    /// Whether each of these nodes has a disk. If any class says so, `disk.count` does not count:
+    /// disks are at the nodes of classes that have one, and the others use the nearest.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub disk: Option<bool>,
+    /// As `disk.access_ns`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub disk_access_ns: Option<u64>,
+    /// As `disk.bytes_per_s`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub disk_bytes_per_s: Option<u64>,
+    /// As `disk.parallel`.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub disk_parallel: Option<u32>,
+}
+
+/// What happens by script.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ScriptKind {
+    /// A link carries nothing any more; messages wait, or take another way if there is one.
+    #[default]
+    LinkFails,
+    /// It works again.
+    LinkReturns,
+    /// A node fails: it loses its memory, its thread and the pages it stored for others.
+    NodeFails,
+    /// It is back, with empty memory.
+    NodeReturns,
+}
+
+/// An event at a given time (`[[event]]`). At the end of a run everything works again, so that
+/// what is under way can be finished.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScriptEvent {
+    /// When, ns of simulated time.
+    pub time_ns: u64,
+    /// What.
+    pub kind: ScriptKind,
+    /// Which node (`"7"`), or link: `"3 - 4"` in both directions, `"3 -> 4"` in one; or its number.
+    pub which: String,
+}
+
 /// Memory and processor of a node.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -201,6 +272,21 @@ pub struct NodeConfig {
     pub access_ns: u64,
     /// When the frame of an evicted page becomes free.
     pub frame_free: FrameFree,
+    /// Frames of memory attached to each node (over CXL): own pages go there before they leave the
+    /// node.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub tier_frames: u32,
+    /// Time to bring a page from there, besides its bytes, ns.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub tier_access_ns: u64,
+    /// Bandwidth of the attached memory, bytes/s; 0: bytes take no time.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub tier_bytes_per_s: u64,
+    /// Nodes that differ from the others: `nodes = "0-15, 32"`, and those of `frames`, `access_ns`,
+    /// `handler_ns`, `page_handler_ns`, `tier_frames`, `tier_access_ns`, `tier_bytes_per_s`, `disk`
+    /// (true or false), `disk_access_ns`, `disk_bytes_per_s` and `disk_parallel` that differ.
+    #[serde(skip_serializing_if = "is_unset")]
+    pub class: Vec<NodeClass>,
 }
 
 /// Disks. They are attached to nodes at equal distances; every node uses the disk of its part of
@@ -469,6 +555,11 @@ pub struct Config {
     pub faults: FaultConfig,
     /// Duration, and what is measured and checked.
     pub run: RunConfig,
+    /// Links and nodes that fail and return at given times: `time_ns`, `kind` (`link_fails`,
+    /// `link_returns`, `node_fails`, `node_returns`) and `which`, as in `"7"` (a node), `"3 - 4"` (a
+    /// link, both directions), `"3 -> 4"` (one).
+    #[serde(skip_serializing_if = "is_unset")]
+    pub event: Vec<ScriptEvent>,
 }
 
 impl Default for TopologyConfig {
@@ -516,7 +607,16 @@ impl NetworkConfig {
 
 impl Default for NodeConfig {
     fn default() -> Self {
-        NodeConfig { frames: 64, page_bytes: 8192, access_ns: 1000, frame_free: FrameFree::Placed }
+        NodeConfig {
+            frames: 64,
+            page_bytes: 8192,
+            access_ns: 1000,
+            frame_free: FrameFree::Placed,
+            tier_frames: 0,
+            tier_access_ns: 0,
+            tier_bytes_per_s: 0,
+            class: Vec::new(),
+        }
     }
 }
 

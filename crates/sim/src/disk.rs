@@ -2,6 +2,7 @@
 
 use hiroma_policy::placement::Rng;
 
+use crate::classes::DiskSpec;
 use crate::config::{DiskConfig, DiskTime};
 use crate::network::transfer_ns;
 use crate::random::exponential;
@@ -17,6 +18,8 @@ pub struct Disks {
     free_ns: Vec<u64>,
     parallel: usize,
     service_ns: u64,
+    /// If disks differ: of each, its first server and what it does.
+    each: Vec<(usize, DiskSpec)>,
     random: Option<Rng>,
     busy_ns: u64,
     accesses: u64,
@@ -38,9 +41,25 @@ impl Disks {
             random: (config.time == DiskTime::Exponential).then(|| Rng::part(seed, 0xd15c)),
             at,
             of_node,
+            each: Vec::new(),
             busy_ns: 0,
             accesses: 0,
         }
+    }
+
+    /// Lets disks differ: `specs` has one for each.
+    pub fn differ(&mut self, specs: &[DiskSpec]) {
+        let mut servers = 0;
+        for &spec in specs {
+            self.each.push((servers, spec));
+            servers += spec.parallel as usize;
+        }
+        self.free_ns = vec![0; servers];
+    }
+
+    /// Number of disks.
+    pub fn count(&self) -> usize {
+        self.at.len()
     }
 
     /// The node to which disk `disk` is attached.
@@ -55,11 +74,15 @@ impl Disks {
 
     /// Starts an access as soon as possible. Returns when it is done, ns.
     pub fn access(&mut self, now_ns: u64, disk: u32) -> u64 {
-        let service_ns = match &mut self.random {
-            Some(rng) => exponential(rng, self.service_ns as f64),
-            None => self.service_ns,
+        let (server, parallel, mean_ns) = match self.each.get(disk as usize) {
+            None => (disk as usize * self.parallel, self.parallel, self.service_ns),
+            Some(&(server, spec)) => (server, spec.parallel as usize, spec.service_ns),
         };
-        let places = &mut self.free_ns[disk as usize * self.parallel..][..self.parallel];
+        let service_ns = match &mut self.random {
+            Some(rng) => exponential(rng, mean_ns as f64),
+            None => mean_ns,
+        };
+        let places = &mut self.free_ns[server..][..parallel];
         let mut first = 0;
         for place in 1..places.len() {
             if places[place] < places[first] {
@@ -91,6 +114,11 @@ impl Disks {
 
     /// Busy time of all disks (per server) and accesses since measuring began.
     pub fn measured(&self, now_ns: u64) -> (u64, u64) {
-        (self.busy_ns.saturating_sub(self.ahead_ns(now_ns)) / self.parallel as u64, self.accesses)
+        // Where disks differ: per server, on average.
+        let servers = match self.each.len() {
+            0 => self.parallel as u64,
+            disks => (self.free_ns.len() as u64).div_ceil(disks as u64),
+        };
+        (self.busy_ns.saturating_sub(self.ahead_ns(now_ns)) / servers, self.accesses)
     }
 }

@@ -5,6 +5,7 @@
 //! result is identical to the last bit on any machine.
 
 mod check;
+mod classes;
 mod config;
 mod disk;
 mod engine;
@@ -18,13 +19,14 @@ mod network;
 mod outcome;
 mod queue;
 mod random;
+mod script;
 mod topology;
 mod trace;
 mod transfers;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree, LoadConfig, NetworkConfig, NetworkModel, NodeConfig, OutageConfig, PacketOrder, PartitionConfig, RunConfig, Sharing, Spread, Switching, ThreadPlacement, TopologyConfig, TopologyKind,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree, LoadConfig, NetworkConfig, NetworkModel, NodeClass, NodeConfig, OutageConfig, PacketOrder, PartitionConfig, RunConfig, ScriptEvent, ScriptKind, Sharing, Spread, Switching, ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;

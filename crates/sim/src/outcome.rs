@@ -126,6 +126,12 @@ pub struct Outcome {
     pub accesses: u64,
     /// Pages dropped because they were clean.
     pub clean_drops: u64,
+    /// Pages that went from a frame to attached memory instead of leaving their node.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tier_stores: u64,
+    /// Pages brought back from attached memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tier_fetches: u64,
     /// Page-outs begun: pages evicted from a node, guests included.
     pub page_outs: u64,
     /// In a recording: pages that were dropped because a copy existed, and are paged out here,
@@ -242,6 +248,10 @@ pub struct Observed {
 
 fn is_default(tally: &FaultTally) -> bool {
     *tally == FaultTally::default()
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Outcome {

@@ -5,8 +5,10 @@ use std::fmt;
 
 use hiroma_policy::placement::{InformationKind, PIECES_MAX, ReservationKind, ScopeKind};
 
-use crate::topology::CHANNELS_MAX;
-use crate::config::{Canary, Config, NetworkModel, PacketOrder, Sharing, TopologyKind};
+use crate::classes;
+use crate::config::{Canary, Config, NetworkModel, NodeClass, PacketOrder, Sharing, TopologyKind};
+use crate::script;
+use crate::topology::{CHANNELS_MAX, Topology};
 
 /// Maximum number of nodes.
 pub const NODES_MAX: u64 = 4 << 20;
@@ -18,13 +20,22 @@ pub const TIME_MAX_NS: u64 = 1 << 47;
 pub struct Problem {
     /// The setting, as a path: `network.bytes_per_s`.
     pub field: &'static str,
+    /// Which one, if the setting is a list; from 0.
+    pub place: Option<usize>,
     /// What is wrong, and what is allowed.
     pub message: String,
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.field, self.message)
+        write!(f, "{}: {}", self.path(), self.message)
+    }
+}
+
+impl Problem {
+    /// The setting, as a path with its place in a list: `event[2]`.
+    pub fn path(&self) -> String {
+        self.place.map_or(self.field.to_owned(), |place| format!("{}[{place}]", self.field))
     }
 }
 
@@ -32,7 +43,11 @@ struct Problems(Vec<Problem>);
 
 impl Problems {
     fn add(&mut self, field: &'static str, message: String) {
-        self.0.push(Problem { field, message });
+        self.0.push(Problem { field, place: None, message });
+    }
+
+    fn add_at(&mut self, field: &'static str, place: usize, message: String) {
+        self.0.push(Problem { field, place: Some(place), message });
     }
 
     fn range(&mut self, field: &'static str, value: u64, least: u64, most: u64) {
@@ -54,9 +69,7 @@ impl Config {
             TopologyKind::LeafSpine => &self.topology.dims[..2],
             _ => &self.topology.dims[..],
         };
-        dims.iter()
-            .try_fold(1u64, |nodes, &dim| nodes.checked_mul(u64::from(dim)))
-            .unwrap_or(0)
+        dims.iter().try_fold(1u64, |nodes, &dim| nodes.checked_mul(u64::from(dim))).unwrap_or(0)
     }
 
     fn dims_wanted(&self) -> &'static [&'static str] {
@@ -68,6 +81,19 @@ impl Config {
             TopologyKind::LeafSpine => &["nodes per leaf", "leaves", "spines"],
             TopologyKind::FullBisection | TopologyKind::Graph | TopologyKind::Matrix => &["nodes"],
         }
+    }
+
+    /// Disks of the machine: `disk.count`, or those that classes of nodes have.
+    pub fn disks(&self) -> u32 {
+        let nodes = self.nodes();
+        let of_class = |class: &NodeClass| {
+            let ranges = classes::ranges(&class.nodes).unwrap_or_default();
+            ranges.iter().all(|range| u64::from(*range.end()) < nodes)
+        };
+        if !self.node.class.iter().all(of_class) {
+            return self.disk.count;
+        }
+        classes::disks(self).map_or(self.disk.count, |(at, _)| at.len() as u32)
     }
 
     /// Hops between the two nodes that are farthest apart.
@@ -111,6 +137,10 @@ impl Config {
         self.check_confirm(&mut problems);
         self.check_faults(&mut problems);
         self.check_run(&mut problems);
+        self.check_classes(&mut problems);
+        if problems.0.is_empty() {
+            self.check_script(&mut problems);
+        }
         if problems.0.is_empty() { Ok(()) } else { Err(problems.0) }
     }
 
@@ -186,7 +216,7 @@ impl Config {
                 "topology.file",
                 "is used with topology.kind = \"graph\" or \"matrix\" only; set one, or leave it \
                  out"
-                    .to_owned(),
+                .to_owned(),
             );
         }
         if topology.uplink_bytes_per_s > 0 {
@@ -259,6 +289,80 @@ impl Config {
             );
         }
         problems.range("network.buffer_bytes", network.buffer_bytes, 0, 1 << 40);
+    }
+
+    fn check_classes(&self, problems: &mut Problems) {
+        let (node, nodes) = (&self.node, self.nodes());
+        problems.range("node.tier_frames", node.tier_frames.into(), 0, 1 << 24);
+        problems.range("node.tier_access_ns", node.tier_access_ns, 0, 1_000_000_000);
+        problems.range("node.tier_bytes_per_s", node.tier_bytes_per_s, 0, 1 << 50);
+        if node.class.len() > 250 {
+            let message = format!("{} classes; allowed are up to 250", node.class.len());
+            problems.add("node.class", message);
+        }
+        for (number, class) in node.class.iter().enumerate() {
+            let mut refuse = |what: String| problems.add_at("node.class", number, what);
+            match classes::ranges(&class.nodes) {
+                Err(what) => refuse(format!("nodes: {what}")),
+                Ok(ranges) => {
+                    let last = ranges.iter().map(|range| *range.end()).max().unwrap_or(0);
+                    if u64::from(last) >= nodes {
+                        let nodes = nodes.saturating_sub(1);
+                        refuse(format!("nodes: there is no node {last}; the last is {nodes}"));
+                    }
+                }
+            }
+            let values = [
+                ("frames", class.frames.map(u64::from), 2, 1 << 24),
+                ("access_ns", class.access_ns, 1, 1_000_000_000),
+                ("handler_ns", class.handler_ns, 0, 1_000_000_000),
+                ("page_handler_ns", class.page_handler_ns, 0, 1_000_000_000),
+                ("tier_frames", class.tier_frames.map(u64::from), 0, 1 << 24),
+                ("tier_access_ns", class.tier_access_ns, 0, 1_000_000_000),
+                ("tier_bytes_per_s", class.tier_bytes_per_s, 0, 1 << 50),
+                ("disk_access_ns", class.disk_access_ns, 0, 10_000_000_000),
+                ("disk_bytes_per_s", class.disk_bytes_per_s, 1000, 1 << 50),
+                ("disk_parallel", class.disk_parallel.map(u64::from), 1, 1024),
+            ];
+            for (name, value, least, most) in values {
+                if let Some(value) = value.filter(|value| !(least..=most).contains(value)) {
+                    refuse(format!(
+                        "{name}: {value} is out of range; allowed are {least} to {most}"
+                    ));
+                }
+            }
+        }
+        let says = node.class.iter().any(|class| class.disk.is_some());
+        if says && !node.class.iter().any(|class| class.disk == Some(true)) {
+            problems.add(
+                "node.class",
+                "no class has a disk, and some have none: pages could not be written anywhere; \
+                 set disk = true for one"
+                    .to_owned(),
+            );
+        }
+    }
+
+    /// The names in a script are those of a valid machine.
+    fn check_script(&self, problems: &mut Problems) {
+        if self.event.is_empty() {
+            return;
+        }
+        if self.event.len() > 100_000 {
+            let message = format!("{} events; allowed are up to 100000", self.event.len());
+            problems.add("event", message);
+            return;
+        }
+        if self.load.trace.is_some() && script::nodes_fail(self) {
+            let what = "nodes do not fail while a recording is replayed; leave those events out";
+            problems.add("event", what.to_owned());
+        }
+        let topology = Topology::new(self, 1, 1);
+        for (number, event) in self.event.iter().enumerate() {
+            if let Err(what) = script::step(event, &topology) {
+                problems.add_at("event", number, what);
+            }
+        }
     }
 
     fn check_load(&self, problems: &mut Problems) {

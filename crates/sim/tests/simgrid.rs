@@ -5,9 +5,7 @@
 //! Pages of 8,192 bytes, a 16 x 16 torus with links of 100 MB/s in each direction and 1 us a hop.
 
 use hiroma_policy::placement::Rng;
-use hiroma_sim::{
-    Config, NetworkConfig, NetworkModel, Sharing, Switching, Transfer, transfer_all,
-};
+use hiroma_sim::{Config, NetworkConfig, NetworkModel, Sharing, Switching, Transfer, transfer_all};
 
 fn torus(model: NetworkModel) -> Config {
     let base = Config::default();
@@ -149,8 +147,7 @@ fn pattern(transfers: u32, gap_ns: u64) -> Vec<Transfer> {
 #[test]
 fn same_transfers_take_as_long_as_in_simgrid() {
     let fair = torus(NetworkModel::Fair);
-    for (gap_ns, simgrid_us) in
-        [(3000, 100.180), (1500, 119.944), (1000, 144.582), (800, 166.939)]
+    for (gap_ns, simgrid_us) in [(3000, 100.180), (1500, 119.944), (1000, 144.582), (800, 166.939)]
     {
         let ours_us = mean_us(&fair, &pattern(20_000, gap_ns));
         assert!((ours_us / simgrid_us - 1.0).abs() < 1e-4, "{gap_ns}: {ours_us}, {simgrid_us}");

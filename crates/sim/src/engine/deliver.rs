@@ -206,13 +206,16 @@ impl Engine<'_> {
         if self.measuring {
             self.measure_page_in(number, value, from_disk);
         }
+        // From a page in attached memory a disk may have a copy, which is not used any more.
         self.page_is_here(number, content, !from_disk);
     }
 
     fn measure_page_in(&mut self, number: u32, from: u32, from_disk: bool) {
         let Some(thread) = self.nodes[number as usize].thread.as_deref() else { return };
         let (took_ns, response_ns) = (self.now_ns - thread.asked_ns, self.now_ns - thread.fault_ns);
-        if from_disk {
+        if from == number {
+            self.out.tier_fetches += 1;
+        } else if from_disk {
             self.out.disk_fetch_ns.add(took_ns);
             self.out.response_disk_ns.add(response_ns);
         } else {
@@ -245,7 +248,7 @@ impl Engine<'_> {
         }
     }
 
-    fn placed_arrived(&mut self, number: u32, message: Message) {
+    pub(super) fn placed_arrived(&mut self, number: u32, message: Message) {
         let Message { table, page, moves, value, serial, .. } = message;
         if !self.is_current(&message) || self.canary_acts(Canary::SkipPlaced, 10) {
             return;

@@ -104,7 +104,7 @@ impl Engine<'_> {
         }
     }
 
-    fn plan_fabric(&mut self) {
+    pub(super) fn plan_fabric(&mut self) {
         let mut wakes = std::mem::take(&mut self.signals.wakes);
         for (time_ns, what) in wakes.drain(..) {
             self.at(time_ns, EventKind::Fabric, what);

@@ -27,11 +27,12 @@ impl Engine<'_> {
         let number = self.failures.below(self.nodes.len() as u32);
         if self.nodes[number as usize].up {
             self.crash(number);
+            self.at(self.now_ns + self.config.failures.repair_ns, EventKind::Repair, number);
         }
         self.plan_failure();
     }
 
-    fn crash(&mut self, number: u32) {
+    pub(super) fn crash(&mut self, number: u32) {
         self.out.node_failures += u64::from(self.measuring);
         if let Some((table, plan)) = self.kill_thread(number, false) {
             let serial = self.tables.get(table).serial;
@@ -61,7 +62,6 @@ impl Engine<'_> {
             placer_seed(self.seed, number, node.epoch),
             self.now_ns,
         );
-        self.at(self.now_ns + self.config.failures.repair_ns, EventKind::Repair, number);
     }
 
     /// A page is lost with a node.
@@ -114,6 +114,9 @@ impl Engine<'_> {
     /// A failed node is available again, with empty memory.
     pub(super) fn repair(&mut self, number: u32) {
         let node = &mut self.nodes[number as usize];
+        if node.up {
+            return;
+        }
         node.up = true;
         node.placer = Placer::new(
             shared_of(&self.shared, number).clone(),
@@ -127,7 +130,7 @@ impl Engine<'_> {
         let value = if self.config.policy.scope == ScopeKind::Gradient {
             0
         } else {
-            self.config.node.frames
+            self.specs.of(number).frames
         };
         self.post_to_peers(Kind::Told, number, value);
         self.plan_tick(number);
@@ -166,6 +169,16 @@ impl Engine<'_> {
             Kind::PageIn => {
                 self.checker.take(table, page, Place::Message(slot));
                 self.page_is_gone(table, page, content);
+            }
+            // The owner of a page has failed after its thread had ended: it discards the page as soon
+            // as it is back.
+            Kind::Placed if !self.tables.get(table).live => {
+                if self.nodes[target as usize].up {
+                    self.placed_arrived(target, message);
+                } else {
+                    let orphan = (table, message.serial);
+                    self.nodes[target as usize].extra().orphans.push(orphan);
+                }
             }
             Kind::Fetch if source_up => self.not_here_arrived(source, message),
             Kind::BidAsked | Kind::ReservationAsked if source_up => {

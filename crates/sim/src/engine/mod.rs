@@ -8,8 +8,10 @@ mod observe;
 mod paging;
 mod post;
 mod replay;
+mod script;
 mod tables;
 mod threads;
+mod tier;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use hiroma_policy::placement::replacement::AnyRanking;
 use hiroma_policy::placement::{Command, Event, Placer, PolicyError, Rng, ScopeKind, Shared};
 
 use crate::check::{Checker, Place};
+use crate::classes::{self, Specs};
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
 use crate::error::{PolicyFailure, Progress, RunError, Stuck};
@@ -31,6 +34,7 @@ use crate::topology::Topology;
 use node::{Doing, Node};
 use observe::Observer;
 use replay::Replay;
+use script::Script;
 use tables::{Page, State, Tables, Whereabouts};
 
 /// Events between two calls of `control`.
@@ -123,6 +127,8 @@ pub struct Engine<'a> {
     in_order: fabric::InOrder,
     disks: Disks,
     nodes: Vec<Node>,
+    specs: Specs,
+    script: Script,
     /// What the placers share: all of them, or one for each node where they differ.
     shared: Vec<Arc<Shared>>,
     tables: Tables,
@@ -162,13 +168,23 @@ impl<'a> Engine<'a> {
             ScopeKind::Disk => 0,
         };
         let topology = Topology::new(config, radius, config.policy.peers_max);
-        let (at, of_node) = topology.disks(config.disk.count);
+        let specs = Specs::new(config);
+        let differing = classes::disks(config);
+        let (at, of_node) = match &differing {
+            None => topology.disks(config.disk.count),
+            Some((at, _)) => (at.clone(), topology.nearest_disks(at)),
+        };
+        let mut disks = Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed);
+        if let Some((_, specs)) = &differing {
+            disks.differ(specs);
+        }
         let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
-        let kinds = if topology.is_regular() { 1 } else { topology.nodes() };
+        let alike = topology.is_regular() && specs.alike();
+        let kinds = if alike { 1 } else { topology.nodes() };
         let shared: Vec<Arc<Shared>> = (0..kinds)
             .map(|node| {
                 let hops = topology.peer_hops(node);
-                Shared::new(config.policy.clone(), hops, config.node.frames, diameter)
+                Shared::new(config.policy.clone(), hops, specs.of(node).frames, diameter)
             })
             .map(Arc::new)
             .collect();
@@ -195,7 +211,7 @@ impl<'a> Engine<'a> {
             route: Vec::new(),
             frames_sent: BTreeMap::new(),
             in_order: fabric::InOrder::default(),
-            disks: Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed),
+            disks,
             nodes,
             shared,
             tables: Tables::default(),
@@ -206,7 +222,9 @@ impl<'a> Engine<'a> {
             free_processes: Vec::new(),
             replay: None,
             failures: Rng::part(seed, 3),
-            checker: Checker::new(config.run.check, topology.nodes(), config.node.frames),
+            checker: Checker::new(config.run.check, topology.nodes(), |node| {
+                specs.of(node).frames + specs.of(node).tier_frames
+            }),
             observer: None,
             out: Outcome::default(),
             measuring: false,
@@ -220,6 +238,8 @@ impl<'a> Engine<'a> {
             canary_turns: 0,
             commands: Vec::new(),
             plans: Vec::new(),
+            specs,
+            script: Script::default(),
             topology,
             config,
         }
@@ -256,7 +276,9 @@ impl<'a> Engine<'a> {
                 if !control(progress) {
                     return Err(RunError::Stopped(progress));
                 }
-                if self.now_ns - searched_ns >= run.stuck_after_ns / 4 {
+                if self.now_ns - searched_ns >= run.stuck_after_ns / 4
+                    && !self.script.has_failed_links()
+                {
                     searched_ns = self.now_ns;
                     self.find_stuck(run.stuck_after_ns)?;
                 }
@@ -276,7 +298,7 @@ impl<'a> Engine<'a> {
             seed: self.seed,
             nodes: self.nodes.len() as u64,
             links: self.topology.links().into(),
-            disks: self.config.disk.count.into(),
+            disks: self.disks.count() as u64,
             measured_ns: self.config.run.duration_ns,
             ..Outcome::default()
         };
@@ -291,6 +313,7 @@ impl<'a> Engine<'a> {
         if self.config.failures.mean_between_ns > 0 {
             self.plan_failure();
         }
+        self.plan_script();
         match &self.config.load.trace {
             Some(trace) => self.begin_replay(&trace.clone()),
             None => {
@@ -324,6 +347,7 @@ impl<'a> Engine<'a> {
             EventKind::Arrive => self.arrive(),
             EventKind::Measure => self.begin_measuring(),
             EventKind::Replay => self.replay_next(whom),
+            EventKind::Fail if whom > 0 => self.script_step(whom),
             EventKind::Fail => self.fail(),
             EventKind::Repair => self.repair(whom),
             EventKind::Bounce => self.bounce(whom),
@@ -360,6 +384,7 @@ impl<'a> Engine<'a> {
         };
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
         self.out.events = self.events;
+        self.end_script();
     }
 
     /// Integrates busy nodes and used frames up to now; to be called before either changes.
@@ -392,7 +417,10 @@ impl<'a> Engine<'a> {
 
     fn audit(&mut self) {
         let nodes = &self.nodes;
-        self.checker.audit(self.messages.len(), self.waiting, |node| nodes[node as usize].pages);
+        self.checker.audit(self.messages.len(), self.waiting, |node| {
+            let node = &nodes[node as usize];
+            node.pages + node.extra.as_ref().map_or(0, |extra| extra.tier.len())
+        });
         if self.config.run.check {
             for (number, table) in (0..).zip(self.tables.all()).filter(|(_, table)| table.live) {
                 self.checker.audit_table(number, |page| place_of(&table.pages[page]));
@@ -433,14 +461,16 @@ impl<'a> Engine<'a> {
                 reserved[self.topology.peer(number, peer) as usize] += 1;
             }
         }
-        let promises_may_be_lost = self.config.failures.mean_between_ns > 0;
+        let promises_may_be_lost =
+            self.config.failures.mean_between_ns > 0 || crate::script::nodes_fail(self.config);
         for (number, (node, mut reserved)) in (0..).zip(self.nodes.iter().zip(reserved)) {
             let promised = node.placer.promised();
             if promises_may_be_lost {
                 // With a node, or with an answer to one that has failed meanwhile.
                 reserved = promised;
             }
-            self.checker.at_rest(number, node.used, promised, reserved);
+            let used = node.used + self.in_tier(number);
+            self.checker.at_rest(number, used, promised, reserved);
         }
         for (number, table) in (0..).zip(self.tables.all()) {
             if !table.live {
@@ -451,7 +481,7 @@ impl<'a> Engine<'a> {
                 let at = (entry.whereabouts == Whereabouts::Frame).then_some(entry.node);
                 let known = match entry.state {
                     State::Away => Some(entry.holder),
-                    State::Resident if at.is_some() => Some(table.node),
+                    State::Resident | State::Near if at.is_some() => Some(table.node),
                     _ => None,
                 };
                 if entry.whereabouts != Whereabouts::Lost {

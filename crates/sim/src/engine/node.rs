@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use hiroma_policy::placement::Placer;
 use hiroma_policy::placement::replacement::AnyRanking;
 
+use crate::engine::tier::Tier;
 use crate::load::{Accesses, ThreadPlan};
 
 /// No frame.
@@ -83,6 +84,8 @@ pub struct Extra {
     pub queue: VecDeque<ThreadPlan>,
     /// Pages in hand: on their way out, or arrived where no frame is free.
     pub hands: Vec<InHand>,
+    /// Pages in attached memory.
+    pub tier: Tier,
     /// Tables, with their serials, of threads that were lost with the node, and whose pages other
     /// nodes still store.
     pub orphans: Vec<(u32, u32)>,
@@ -173,6 +176,7 @@ impl Node {
             size_of::<Extra>()
                 + extra.queue.capacity() * size_of::<ThreadPlan>()
                 + extra.hands.capacity() * size_of::<InHand>()
+                + extra.tier.len() as usize * (size_of::<Frame>() + 4)
         });
         self.placer.heap_bytes()
             + self.ranking.heap_bytes()

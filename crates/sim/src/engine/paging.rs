@@ -5,9 +5,9 @@ use hiroma_policy::placement::{Arrival, Avoid, Command, Event, Leaving};
 
 use crate::check::Place;
 use crate::config::{Canary, FrameFree};
+use crate::engine::Engine;
 use crate::engine::node::{Doing, Frame, InHand};
 use crate::engine::tables::{NO_HOLD, State, Whereabouts};
-use crate::engine::Engine;
 use crate::message::{Kind, Message, ON_DISK};
 
 fn token(table: u32, page: u32) -> u64 {
@@ -82,13 +82,13 @@ impl Engine<'_> {
     pub(super) fn acquire_frame(&mut self, number: u32) -> bool {
         let at_once = self.config.node.frame_free == FrameFree::AtOnce;
         let node = &mut self.nodes[number as usize];
-        if node.used + node.placer.promised() < self.config.node.frames {
+        if node.used + node.placer.promised() < self.specs.of(number).frames {
             self.use_frame(number);
             self.free_changed(number);
             return true;
         }
         match node.ranking.victim() {
-            Some(place) => match self.take_victim(number, place, !at_once) {
+            Some(place) => match self.clear_frame(number, place, !at_once) {
                 Some(leaving) => {
                     self.tell_placer(number, Event::PageLeaves(leaving));
                     at_once
@@ -101,9 +101,24 @@ impl Engine<'_> {
 
     /// Takes the page out of a frame, which stays in use. A clean page is dropped; a dirty one is
     /// in the node's hands, on its way out.
-    fn take_victim(&mut self, number: u32, place: u32, frees_frame: bool) -> Option<Leaving> {
-        let node = &mut self.nodes[number as usize];
-        let Frame { table, page, content, dirty } = node.empty(place);
+    pub(super) fn take_victim(
+        &mut self,
+        number: u32,
+        place: u32,
+        frees_frame: bool,
+    ) -> Option<Leaving> {
+        let frame = self.nodes[number as usize].empty(place);
+        self.let_go(number, frame, frees_frame)
+    }
+
+    /// The same for a page that was taken out of its frame.
+    pub(super) fn let_go(
+        &mut self,
+        number: u32,
+        frame: Frame,
+        frees_frame: bool,
+    ) -> Option<Leaving> {
+        let Frame { table, page, content, dirty } = frame;
         let owner = self.tables.get(table).node;
         let entry = self.tables.page(table, page);
         if owner == number && !dirty && (entry.saved || content == 0) {
@@ -329,7 +344,7 @@ impl Engine<'_> {
         let mut arrival =
             self.nodes[number as usize].placer.arrival(source, attempts.into(), reserved);
         if self.config.run.canary == Canary::OverfillNode
-            && self.nodes[number as usize].used >= self.config.node.frames
+            && self.nodes[number as usize].used >= self.specs.of(number).frames
         {
             arrival = Arrival::Keep;
         }

@@ -128,9 +128,9 @@ impl Engine<'_> {
     #[inline]
     pub(super) fn arrived(&mut self, slot: u32, tail_ns: u64) {
         let message = self.messages.get(slot);
-        let network = &self.config.network;
+        let spec = self.specs.of(message.target);
         let work_ns =
-            network.handler_ns + if message.kind.has_page() { network.page_handler_ns } else { 0 };
+            spec.handler_ns + if message.kind.has_page() { spec.page_handler_ns } else { 0 };
         let node = &mut self.nodes[message.target as usize];
         let done_ns = node.handler_free_ns.max(self.now_ns + tail_ns) + work_ns;
         node.handler_free_ns = done_ns;

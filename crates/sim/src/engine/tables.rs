@@ -10,6 +10,8 @@ pub enum State {
     Fresh,
     /// In a frame of the owner.
     Resident,
+    /// In the memory attached to the owner.
+    Near,
     /// On its way out, still at the owner.
     Leaving,
     /// At another node: [`Page::holder`], which may be unknown for a while.

@@ -97,7 +97,7 @@ impl Engine<'_> {
         if self.is_settling() {
             return;
         }
-        let access_ns = self.config.node.access_ns;
+        let access_ns = self.specs.of(number).access_ns;
         let node = &mut self.nodes[number as usize];
         let Some(thread) = node.thread.as_deref_mut() else { return };
         let table = self.tables.get_mut(thread.table);
@@ -140,12 +140,16 @@ impl Engine<'_> {
             self.touch_pending(number);
             return;
         }
+        let (table, replays) = (thread.table, thread.replays);
         thread.fault_ns = now_ns;
         thread.counts = state != State::Fresh || self.config.load.first_touch == FirstTouch::Disk;
         thread.doing = Doing::WaitsForFrame;
         self.waiting += 1;
         self.checker.fault();
-        if thread.replays {
+        if state == State::Near {
+            self.take_from_tier(number, table, page);
+        }
+        if replays {
             self.ask_for_page(number);
         } else if self.acquire_frame(number) {
             self.frame_acquired(number);
@@ -188,6 +192,10 @@ impl Engine<'_> {
             State::Away if entry.holder != UNKNOWN => (Kind::Fetch, entry.holder, 0),
             State::Away | State::Leaving => {
                 thread.doing = Doing::WaitsForPlace;
+                return;
+            }
+            State::Near => {
+                self.bring_from_tier(number, table, page);
                 return;
             }
             State::Resident => {
@@ -309,7 +317,12 @@ impl Engine<'_> {
         let (mut out, pages) = (0, self.tables.get(table).pages.len() as u32);
         for page in 0..pages {
             let entry = *self.tables.page(table, page);
-            if entry.whereabouts == Whereabouts::Frame && entry.node == number {
+            if entry.state == State::Near && entry.whereabouts == Whereabouts::Frame {
+                let tier = &mut self.nodes[number as usize].extra().tier;
+                let content = tier.remove(entry.frame).map_or(0, |frame| frame.content);
+                self.checker.drop_clean(table, page, Place::Frame(number), content, Place::Nowhere);
+                self.tables.page(table, page).whereabouts = Whereabouts::Elsewhere;
+            } else if entry.whereabouts == Whereabouts::Frame && entry.node == number {
                 let node = &mut self.nodes[number as usize];
                 let Frame { content, .. } = node.empty(entry.frame);
                 node.ranking.remove(entry.frame);
@@ -340,7 +353,8 @@ impl Engine<'_> {
     /// Reports the free frames to the placer.
     pub(super) fn free_changed(&mut self, number: u32) {
         let node = &self.nodes[number as usize];
-        let free = self.config.node.frames.saturating_sub(node.used + node.placer.promised());
+        let frames = self.specs.of(number).frames;
+        let free = frames.saturating_sub(node.used + node.placer.promised());
         self.tell_placer(number, Event::Free(free));
     }
 }

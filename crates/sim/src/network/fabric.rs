@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use super::fair::Fair;
 use super::packets::{Cut, Packets};
 use crate::config::{Config, NetworkConfig, NetworkModel, PacketOrder, Switching};
+use crate::script;
 use crate::topology::Topology;
 
 /// Rate and latency of one link.
@@ -90,7 +91,7 @@ impl Fabric {
         let whole = network.message_bytes + config.node.page_bytes;
         let model = match network.model {
             // The same, where a link need not be like another.
-            NetworkModel::Fifo if !topology.is_uniform() => {
+            NetworkModel::Fifo if !topology.is_uniform() || script::links_fail(config) => {
                 packets(whole, None, PacketOrder::Fifo)
             }
             NetworkModel::Fifo => return None,

@@ -124,8 +124,9 @@ impl Fair {
             self.flows.len() as u32 - 1
         });
         let hops = route.len() as u64;
-        let latency_ns = route.iter().map(|&link| self.links[link as usize].latency_ns).sum::<u64>()
-            + hops * cargo.overhead_ns;
+        let latency_ns =
+            route.iter().map(|&link| self.links[link as usize].latency_ns).sum::<u64>()
+                + hops * cargo.overhead_ns;
         let flow = &mut self.flows[number as usize];
         self.sent += 1;
         (flow.message, flow.sequence) = (cargo.message, self.sent);

@@ -53,7 +53,9 @@ pub struct NetworkGraph {
 #[non_exhaustive]
 pub enum GraphProblem {
     /// There are too few nodes, or too many of all.
-    #[error("{nodes} nodes and {switches} switches are out of range; allowed are 2 nodes and more, and {VERTICES_MAX} of both together")]
+    #[error(
+        "{nodes} nodes and {switches} switches are out of range; allowed are 2 nodes and more, and {VERTICES_MAX} of both together"
+    )]
     Size {
         /// Number of nodes.
         nodes: u32,

@@ -33,6 +33,33 @@ impl LeafSpine {
         2 * self.blocks.nodes() + 2 * leaves * spines
     }
 
+    /// A leaf or a spine, as in `leaf3` and `spine0`: numbers after those of the nodes.
+    pub(super) fn switch(&self, name: &str) -> Option<u32> {
+        let [_, leaves, spines] = self.dims;
+        let number = |prefix: &str, count: u32| {
+            let number = name.strip_prefix(prefix)?.parse::<u32>().ok()?;
+            (number < count).then_some(number)
+        };
+        let spine = || number("spine", spines).map(|spine| leaves + spine);
+        number("leaf", leaves).or_else(spine).map(|switch| self.blocks.nodes() + switch)
+    }
+
+    pub(super) fn link_between(&self, from: u32, to: u32) -> Option<u32> {
+        let (nodes, [at_leaf, leaves, _]) = (self.blocks.nodes(), self.dims);
+        let switch = |vertex: u32| vertex.checked_sub(nodes);
+        match (switch(from), switch(to)) {
+            (None, Some(leaf)) => (from / at_leaf == leaf).then_some(from),
+            (Some(leaf), None) => (to / at_leaf == leaf).then_some(nodes + to),
+            (Some(leaf), Some(spine)) if leaf < leaves && spine >= leaves => {
+                Some(self.uplink(leaf, spine - leaves, false))
+            }
+            (Some(spine), Some(leaf)) if leaf < leaves && spine >= leaves => {
+                Some(self.uplink(leaf, spine - leaves, true))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether a link is one between a leaf and a spine.
     pub(super) fn is_uplink(&self, link: u32) -> bool {
         link >= 2 * self.blocks.nodes()

@@ -26,10 +26,14 @@ pub struct LatencyMatrix {
 #[non_exhaustive]
 pub enum MatrixProblem {
     /// There are too few rows, or too many.
-    #[error("{0} rows are out of range; allowed are 2 to {MATRIX_NODES_MAX} nodes, with a row and a column each")]
+    #[error(
+        "{0} rows are out of range; allowed are 2 to {MATRIX_NODES_MAX} nodes, with a row and a column each"
+    )]
     Size(usize),
     /// A row has another number of columns than there are rows.
-    #[error("row {row} has {columns} numbers, and there are {rows} rows; a node needs a row and a column: add what is lacking, or take the rest out")]
+    #[error(
+        "row {row} has {columns} numbers, and there are {rows} rows; a node needs a row and a column: add what is lacking, or take the rest out"
+    )]
     NotSquare {
         /// Number of the row, from 1.
         row: usize,
@@ -108,8 +112,7 @@ pub struct Matrix {
 impl Matrix {
     /// Domains of `radius` units of distance and at most `most` peers.
     pub fn new(latencies: Arc<LatencyMatrix>, radius: u32, most: usize) -> Self {
-        let around =
-            Around::new(latencies.nodes, radius, most, |a, b| latencies.distance(a, b));
+        let around = Around::new(latencies.nodes, radius, most, |a, b| latencies.distance(a, b));
         Matrix { latencies, around }
     }
 

@@ -190,6 +190,30 @@ impl Topology {
         (0..self.links()).map(of_link).collect()
     }
 
+    /// The node or switch of this name; nodes are named by their numbers, too.
+    pub fn vertex(&self, name: &str) -> Option<u32> {
+        let number = || name.parse().ok().filter(|&node| node < self.nodes());
+        match self {
+            Topology::Graph(graph) => graph.network().vertex(name).or_else(number),
+            Topology::LeafSpine(leaves) => leaves.switch(name).or_else(number),
+            _ => number(),
+        }
+    }
+
+    /// The links from one to the other ([`vertex`](Topology::vertex)).
+    pub fn links_between(&self, from: u32, to: u32) -> Vec<u32> {
+        match self {
+            Topology::Torus(torus) => torus.links_between(from, to),
+            Topology::Graph(graph) => {
+                let links = (0..).zip(graph.network().links());
+                let joins = |link: &GraphLink| link.from == from && link.to == to;
+                links.filter(|(_, link)| joins(link)).map(|(number, _)| number).collect()
+            }
+            Topology::LeafSpine(leaves) => leaves.link_between(from, to).into_iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// A link fails, or works again: where there are other ways, messages take those meanwhile.
     pub fn set_up(&mut self, link: u32, is_up: bool) {
         match self {
@@ -272,6 +296,15 @@ impl Topology {
             Topology::Matrix(matrix) => matrix.around().heap_bytes(),
             Topology::Levels(_) | Topology::Dragonfly(_) | Topology::LeafSpine(_) => 0,
         }
+    }
+
+    /// The disk that each node uses, of disks at the nodes `at`: the nearest.
+    pub fn nearest_disks(&self, at: &[u32]) -> Vec<u32> {
+        let nearest = |node: u32| {
+            let disks = (0..).zip(at).map(|(disk, &there)| (self.distance(node, there), disk));
+            disks.min().map_or(0, |(_, disk)| disk)
+        };
+        (0..self.nodes()).map(nearest).collect()
     }
 
     /// For each of `disks` disks the node to which it is attached, and for each node its disk.

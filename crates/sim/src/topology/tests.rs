@@ -70,8 +70,8 @@ fn any_topology() -> impl Strategy<Value = Topology> {
         (prop::collection::vec(2u32..40, 1), Just(TopologyKind::FullBisection)),
         (prop::collection::vec(1u32..6, 3), Just(TopologyKind::LeafSpine)),
     ];
-    let named = kinds
-        .prop_map(|(dims, kind)| TopologyConfig { kind, dims, ..TopologyConfig::default() });
+    let named =
+        kinds.prop_map(|(dims, kind)| TopologyConfig { kind, dims, ..TopologyConfig::default() });
     let all = prop_oneof![6 => named, 2 => any_graph(), 1 => any_matrix()];
     (all, 1u32..7, prop_oneof![Just(3u32), Just(1000)])
         .prop_map(|(topology, radius, most)| made(topology, radius, most))

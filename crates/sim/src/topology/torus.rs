@@ -160,6 +160,13 @@ impl Torus {
         node * 2 * self.axes as u32 + 2 * axis as u32 + u32::from(!forward)
     }
 
+    pub(super) fn links_between(&self, from: u32, to: u32) -> Vec<u32> {
+        let ways = (0..self.axes).flat_map(|axis| [(axis, true), (axis, false)]);
+        ways.filter(|&(axis, forward)| from < self.nodes() && self.step(from, axis, forward) == to)
+            .map(|(axis, forward)| self.link(from, axis, forward))
+            .collect()
+    }
+
     /// Channel 1 from the link on that closes the ring of a dimension, channel 0 before.
     pub(super) fn channels(&self, route: &[u32], channels: &mut Vec<u8>) {
         let mut closed = [false; 3];

@@ -1,0 +1,161 @@
+//! Nodes of different kinds: what each node has, from the settings of all nodes and those of its
+//! class.
+
+use crate::config::{Config, NodeClass};
+use crate::network::transfer_ns;
+
+/// What a node has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NodeSpec {
+    /// Frames of local memory.
+    pub frames: u32,
+    /// Time from one access to the next, ns.
+    pub access_ns: u64,
+    /// Time for which a message occupies the node, ns.
+    pub handler_ns: u64,
+    /// Additional time for a message with a page, ns.
+    pub page_handler_ns: u64,
+    /// Frames of attached memory.
+    pub tier_frames: u32,
+    /// Time to bring a page from there, ns.
+    pub tier_ns: u64,
+}
+
+/// What a disk does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DiskSpec {
+    /// Time of one access, ns.
+    pub service_ns: u64,
+    /// Accesses at the same time.
+    pub parallel: u32,
+}
+
+/// All nodes.
+#[derive(Debug)]
+pub struct Specs {
+    /// Of the nodes without a class, then of each class.
+    specs: Vec<NodeSpec>,
+    /// The place in `specs` of each node; empty if there are no classes.
+    class_of: Vec<u8>,
+}
+
+impl Specs {
+    /// The nodes of a valid configuration.
+    pub fn new(config: &Config) -> Self {
+        let none = NodeClass::default();
+        let classes = &config.node.class;
+        let specs = std::iter::once(&none).chain(classes).map(|class| spec(config, class));
+        Specs { specs: specs.collect(), class_of: class_of(config) }
+    }
+
+    /// What `node` has.
+    #[inline]
+    pub fn of(&self, node: u32) -> &NodeSpec {
+        match self.class_of.get(node as usize) {
+            None => &self.specs[0],
+            Some(&class) => &self.specs[usize::from(class)],
+        }
+    }
+
+    /// Whether all nodes are alike.
+    pub fn alike(&self) -> bool {
+        self.class_of.is_empty()
+    }
+}
+
+fn spec(config: &Config, class: &NodeClass) -> NodeSpec {
+    let (node, network) = (&config.node, &config.network);
+    let rate = class.tier_bytes_per_s.unwrap_or(node.tier_bytes_per_s);
+    let bytes_ns = if rate == 0 { 0 } else { transfer_ns(node.page_bytes, rate) };
+    NodeSpec {
+        frames: class.frames.unwrap_or(node.frames),
+        access_ns: class.access_ns.unwrap_or(node.access_ns),
+        handler_ns: class.handler_ns.unwrap_or(network.handler_ns),
+        page_handler_ns: class.page_handler_ns.unwrap_or(network.page_handler_ns),
+        tier_frames: class.tier_frames.unwrap_or(node.tier_frames),
+        tier_ns: class.tier_access_ns.unwrap_or(node.tier_access_ns) + bytes_ns,
+    }
+}
+
+fn class_of(config: &Config) -> Vec<u8> {
+    let nodes = config.nodes() as usize;
+    let mut class_of = if config.node.class.is_empty() { Vec::new() } else { vec![0; nodes] };
+    for (number, class) in (1..).zip(&config.node.class) {
+        for node in ranges(&class.nodes).unwrap_or_default().into_iter().flatten() {
+            class_of[node as usize] = number;
+        }
+    }
+    class_of
+}
+
+/// The nodes that a text like `0-15, 32` means.
+pub fn ranges(text: &str) -> Result<Vec<std::ops::RangeInclusive<u32>>, String> {
+    let number = |text: &str| text.trim().parse::<u32>().ok();
+    let range = |part: &str| match part.split_once('-') {
+        None => number(part).map(|one| one..=one),
+        Some((first, last)) => Some(number(first)?..=number(last)?),
+    };
+    let of = |part: &str| {
+        range(part).filter(|range| !range.is_empty()).ok_or_else(|| {
+            format!("`{}` is not a node, and not nodes like 0-15; write 0-15, 32", part.trim())
+        })
+    };
+    text.split(',').map(of).collect()
+}
+
+/// Where the disks are, if classes of nodes say so: the node of each disk, and what it does.
+pub fn disks(config: &Config) -> Option<(Vec<u32>, Vec<DiskSpec>)> {
+    if config.node.class.iter().all(|class| class.disk.is_none()) {
+        return None;
+    }
+    let class_of = class_of(config);
+    let with = (0..).zip(&class_of).filter_map(|(node, &class)| {
+        let class = config.node.class.get(usize::from(class).wrapping_sub(1))?;
+        (class.disk == Some(true)).then(|| (node, disk_spec(config, class)))
+    });
+    Some(with.unzip())
+}
+
+/// The disks of a class, or of all nodes.
+pub fn disk_spec(config: &Config, class: &NodeClass) -> DiskSpec {
+    let rate = class.disk_bytes_per_s.unwrap_or(config.disk.bytes_per_s);
+    let access_ns = class.disk_access_ns.unwrap_or(config.disk.access_ns);
+    DiskSpec {
+        service_ns: access_ns + transfer_ns(config.node.page_bytes, rate),
+        parallel: class.disk_parallel.unwrap_or(config.disk.parallel),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_named_by_numbers_and_ranges() {
+        assert_eq!(ranges("0-2, 7"), Ok(vec![0..=2, 7..=7]));
+        for wrong in ["", "a", "3-1", "1-", "1,,2"] {
+            assert!(ranges(wrong).unwrap_err().contains("write 0-15, 32"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_class_overrides_what_it_names() {
+        let mut config = Config::default();
+        config.node.class = vec![
+            NodeClass { nodes: "0-9".into(), frames: Some(7), ..NodeClass::default() },
+            NodeClass {
+                nodes: "5, 255".into(),
+                access_ns: Some(3),
+                disk: Some(true),
+                disk_parallel: Some(4),
+                ..NodeClass::default()
+            },
+        ];
+        let specs = Specs::new(&config);
+        let brief = |node| (specs.of(node).frames, specs.of(node).access_ns);
+        assert_eq!([0, 5, 200, 255].map(brief), [(7, 1000), (64, 3), (64, 1000), (64, 3)]);
+        let (at, disks) = disks(&config).unwrap();
+        assert_eq!((at, disks[1].parallel), (vec![5, 255], 4));
+        assert!(!specs.alike() && Specs::new(&Config::default()).alike());
+    }
+}
