@@ -33,27 +33,31 @@ pub struct DiskSpec {
 /// All nodes.
 #[derive(Debug)]
 pub struct Specs {
-    /// Of the nodes without a class, then of each class.
+    /// Of the nodes without a class.
+    most: NodeSpec,
+    /// Of each class.
     specs: Vec<NodeSpec>,
-    /// The place in `specs` of each node; empty if there are no classes.
+    /// The class of each node, from 1; empty if there are no classes.
     class_of: Vec<u8>,
 }
 
 impl Specs {
     /// The nodes of a valid configuration.
     pub fn new(config: &Config) -> Self {
-        let none = NodeClass::default();
-        let classes = &config.node.class;
-        let specs = std::iter::once(&none).chain(classes).map(|class| spec(config, class));
-        Specs { specs: specs.collect(), class_of: class_of(config) }
+        let specs = config.node.class.iter().map(|class| spec(config, class));
+        Specs {
+            most: spec(config, &NodeClass::default()),
+            specs: specs.collect(),
+            class_of: class_of(config),
+        }
     }
 
     /// What `node` has.
     #[inline]
     pub fn of(&self, node: u32) -> &NodeSpec {
         match self.class_of.get(node as usize) {
-            None => &self.specs[0],
-            Some(&class) => &self.specs[usize::from(class)],
+            None | Some(0) => &self.most,
+            Some(&class) => &self.specs[usize::from(class) - 1],
         }
     }
 
