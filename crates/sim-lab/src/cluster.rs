@@ -320,7 +320,7 @@ mod tests {
         assert!(config.confirms() && !Config::default().confirms());
         for (text, message) in [
             ("[faults]\nloss = 2.0", "`faults.loss`: 2 is out of range; allowed are 0 to 0.9"),
-            ("[[faults.crashes]]\nnode = 3\nfrom_ns = \"soon\"", "`faults.crashes.from_ns`: "),
+            ("[[faults.crashes]]\nnode = 3\nfrom_ns = \"soon\"", "`faults.crashes[0].from_ns`: "),
             ("[[faults.crashes]]\nnode = 999\nuntil_ns = 5", "needed is a node from 0 to 255"),
             ("[policy]\ncopies = 2", "more than one copy needs policy.confirm = true"),
             ("[policy]\nconfirm = true\nparity = [4]", "needed is [data, parity]"),

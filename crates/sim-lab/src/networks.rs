@@ -354,7 +354,8 @@ mod tests {
         write("m.csv", "0,1000,3000\n1000,0,3000\n3000,3000,0\n");
         let text = "[topology]\nkind = \"matrix\"\nfile = \"m.csv\"\n[disk]\ncount = 1\n[policy]\ndomain_radius = 3\n";
         let cluster = write("cluster.toml", text);
-        let config = crate::cluster::read_cluster(&cluster).unwrap();
+        let config =
+            crate::cluster::read_cluster(&cluster, &crate::policies::Policies::new()).unwrap();
         assert_eq!((config.nodes(), config.diameter()), (3, 3));
         // What the file contained is in the configuration, so that results say what they are of.
         assert!(serde_json::to_string(&config).unwrap().contains("[0,1000,3000,1000,0,"));
@@ -371,8 +372,12 @@ mod tests {
                 ":4: `topology.dims`: `topology.file` says",
             ),
         ] {
-            let told =
-                crate::cluster::read_cluster(&write("c.toml", text)).unwrap_err().to_string();
+            let told = crate::cluster::read_cluster(
+                &write("c.toml", text),
+                &crate::policies::Policies::new(),
+            )
+            .unwrap_err()
+            .to_string();
             assert!(told.contains(message), "{told}\ninstead of\n{message}");
         }
     }

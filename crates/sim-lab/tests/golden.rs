@@ -15,6 +15,7 @@ use hiroma_sim_lab::compare::{self, entrants};
 use hiroma_sim_lab::figures::Figures;
 use hiroma_sim_lab::jobs::Stop;
 use hiroma_sim_lab::lab::{Lab, jobs_of};
+use hiroma_sim_lab::policies::Policies;
 use hiroma_sim_lab::replay::replayed;
 use hiroma_sim_lab::settings::Settings;
 use hiroma_sim_lab::single;
@@ -69,7 +70,8 @@ fn one_cluster_with_two_seeds() {
 fn clusters_of_the_examples() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim");
     for name in ["leaf-spine", "graph", "matrix", "failures", "tiers"] {
-        let config = read_cluster(&directory.join(name).with_extension("toml")).unwrap();
+        let config =
+            read_cluster(&directory.join(name).with_extension("toml"), &Policies::new()).unwrap();
         let seeds = [1, 2];
         let figures = runs(&config, &seeds, 2);
         let section = single::section(name, &config, &seeds, &figures);

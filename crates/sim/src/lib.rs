@@ -26,7 +26,10 @@ mod transfers;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree, LoadConfig, NetworkConfig, NetworkModel, NodeClass, NodeConfig, OutageConfig, PacketOrder, PartitionConfig, RunConfig, ScriptEvent, ScriptKind, Sharing, Spread, Switching, ThreadPlacement, TopologyConfig, TopologyKind,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree,
+    LoadConfig, NetworkConfig, NetworkModel, NodeClass, NodeConfig, OutageConfig, PacketOrder,
+    PartitionConfig, RunConfig, ScriptEvent, ScriptKind, Sharing, Spread, Switching,
+    ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};
 pub use histogram::Histogram;

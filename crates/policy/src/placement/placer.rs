@@ -61,6 +61,13 @@ impl Shared {
         }
     }
 
+    /// Other nodes of the same machine: with `frames` frames, and peers at other distances.
+    pub fn for_others(&self, hops: Box<[u16]>, frames: u32) -> Self {
+        let config = &self.config;
+        let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
+        Shared { around: Arc::new(Neighbourhood::new(hops, frames)), marks, frames, ..self.clone() }
+    }
+
     /// The choices.
     pub fn config(&self) -> &PlacementConfig {
         &self.config

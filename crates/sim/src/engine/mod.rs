@@ -181,13 +181,12 @@ impl<'a> Engine<'a> {
         let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
         let alike = topology.is_regular() && specs.alike();
         let kinds = if alike { 1 } else { topology.nodes() };
-        let shared: Vec<Arc<Shared>> = (0..kinds)
-            .map(|node| {
-                let hops = topology.peer_hops(node);
-                Shared::new(config.policy.clone(), hops, specs.of(node).frames, diameter)
-            })
-            .map(Arc::new)
-            .collect();
+        let of = |node: u32| (topology.peer_hops(node), specs.of(node).frames);
+        let (hops, frames) = of(0);
+        let first = Shared::new(config.policy.clone(), hops, frames, diameter);
+        let others = (1..kinds).map(of).map(|(hops, frames)| first.for_others(hops, frames));
+        let others: Vec<_> = others.map(Arc::new).collect();
+        let shared: Vec<_> = [Arc::new(first)].into_iter().chain(others).collect();
         let nodes = (0..topology.nodes())
             .map(|node| {
                 let shared = shared_of(&shared, node).clone();
@@ -255,7 +254,7 @@ impl<'a> Engine<'a> {
             self.now_ns = time_ns;
             self.events += 1;
             self.dispatch(EVENT_KINDS[(payload >> 32) as usize & 15], payload as u32);
-            if let Some(error) = self.shared.policy_failure() {
+            if let Some(error) = self.shared[0].policy_failure() {
                 return Err(self.policy_failed(error));
             }
             self.observe();

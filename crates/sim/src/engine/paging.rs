@@ -5,9 +5,9 @@ use hiroma_policy::placement::{Arrival, Avoid, Command, Event, Leaving};
 
 use crate::check::Place;
 use crate::config::{Canary, FrameFree};
-use crate::engine::Engine;
 use crate::engine::node::{Doing, Frame, InHand};
 use crate::engine::tables::{NO_HOLD, State, Whereabouts};
+use crate::engine::{Engine, EventKind};
 use crate::message::{Kind, Message, ON_DISK};
 
 fn token(table: u32, page: u32) -> u64 {

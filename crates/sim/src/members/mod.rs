@@ -147,7 +147,7 @@ impl<'a> Engine<'a> {
         let topology = Topology::new(config, radius, policy.peers_max);
         let (at, of_node) = topology.disks(config.disk.count);
         let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
-        let hops = topology.peer_hops();
+        let hops = topology.peer_hops(0);
         let shared = Arc::new(Shared::new(policy.clone(), hops, config.node.frames, diameter));
         let nodes =
             (0..topology.nodes()).map(|_| Node::new(AnyRanking::new(policy.replacement))).collect();
