@@ -35,6 +35,7 @@ pub extern "C" fn placement_abi() -> i32 {
 #[no_mangle]
 pub extern "C" fn peers_buffer(peers: usize) -> *mut Peer {
     let room = vec![Peer { free: 0, capacity: 0, hops: 0, flags: 0 }; peers];
+    // SAFETY: WebAssembly has one thread here, and no reference to the list outlives a call.
     unsafe {
         PEERS = room;
         (*std::ptr::addr_of_mut!(PEERS)).as_mut_ptr()
@@ -44,6 +45,7 @@ pub extern "C" fn peers_buffer(peers: usize) -> *mut Peer {
 /// The number of the peer that gets the page, or -1 for disk.
 #[no_mangle]
 pub extern "C" fn choose(_: usize) -> i32 {
+    // SAFETY: as above; the host has written only values of `Peer` into the buffer.
     let peers = unsafe { &*std::ptr::addr_of!(PEERS) };
     let candidate = |peer: &&(usize, Peer)| peer.1.free > 0 && peer.1.flags == 0;
     let all: Vec<(usize, Peer)> = peers.iter().copied().enumerate().collect();
@@ -54,6 +56,7 @@ pub extern "C" fn choose(_: usize) -> i32 {
         let equal: Vec<_> = all.iter().filter(candidate).filter(|peer| peer.1.free == most).collect();
         // Nodes of the same view do not all choose the same peer.
         if !equal.is_empty() {
+            // SAFETY: the host's function takes any number but 0, and has no other effect.
             best = Some(equal[unsafe { random_below(equal.len() as u32) } as usize]);
         }
     }

@@ -96,7 +96,7 @@ impl Evicting {
     pub fn write_chosen(&mut self) {
         let mut chosen = std::mem::take(&mut self.chosen);
         for index in chosen.drain(..) {
-            self.jobs[index].compare(&self.core);
+            self.jobs[index].compare();
             self.write(index);
         }
         self.chosen = chosen;

@@ -340,7 +340,7 @@ impl Faulting {
                 continue;
             }
             drop(core);
-            self.packing.write(&shared);
+            self.packing.write();
             core = shared.lock_eagerly();
             self.packing.commit(&mut core);
         }

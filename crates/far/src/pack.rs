@@ -3,7 +3,6 @@
 //! The evictor would do it beside the program, but every page that moves while it runs interrupts
 //! its processor, which costs more than compressing a page with LZ4.
 
-use hiroma_sys::lock::Lock;
 use hiroma_sys::vm;
 use hiroma_units::Loc;
 
@@ -56,10 +55,10 @@ impl Packing {
     }
 
     /// Without the lock: compares the chosen block with its far copy, and writes it if it differs.
-    pub fn write(&mut self, core: &Lock<Core>) {
+    pub fn write(&mut self) {
         let channel = self.channel.as_mut().expect("a block was chosen");
         let job = &mut self.job;
-        job.compare(core);
+        job.compare();
         let Copy::Stored { loc, .. } = &mut job.copies[0] else { return };
         if !job.changed[0] && job.tier.is_none() {
             return;

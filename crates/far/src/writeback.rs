@@ -1,6 +1,7 @@
 //! One staged block that is compared with its far copies and written back.
 
-use hiroma_sys::lock::Lock;
+use std::sync::Arc;
+
 use hiroma_sys::vm;
 use hiroma_units::{BlockId, Loc};
 
@@ -27,6 +28,7 @@ pub struct Job {
     pub tier: Option<Tier>,
     pub pending: usize,
     pub written: usize,
+    key: Option<Arc<content::Key>>,
     pub pattern: usize,
 }
 
@@ -36,6 +38,7 @@ impl Job {
         let extent = core.extent(block);
         (self.block, self.stamp, self.addr) = (Some(block), stamp, addr);
         (self.pending, self.written, self.pattern, self.tier) = (0, 0, 0, None);
+        self.key.get_or_insert_with(|| core.key.clone());
         self.copies.clear();
         self.copies.extend((first..first + count).map(|sector| extent.copy(sector)));
         self.changed.clear();
@@ -44,8 +47,8 @@ impl Job {
 
     /// Determines which sectors differ from the far copies. The content cannot change meanwhile,
     /// because it is not mapped into the program.
-    pub fn compare(&mut self, core: &Lock<Core>) {
-        let key = core.lock().key.clone();
+    pub fn compare(&mut self) {
+        let key = self.key.as_ref().expect("a job in use has a key");
         let block = self.block.expect("a job in use has a block");
         let buf = vm::lend(self.addr, block.bytes());
         let sector_bytes = block.bytes() / self.copies.len();
@@ -54,7 +57,7 @@ impl Job {
                 Some(0) if self.copies[at] == Copy::None => Copy::None,
                 Some(word) => Copy::Pattern(word),
                 None => {
-                    let sum = content::checksum_cold(&key, bytes);
+                    let sum = content::checksum_cold(key, bytes);
                     match self.copies[at] {
                         Copy::Stored { loc, sum: before } if before == sum => {
                             Copy::Stored { loc, sum }

@@ -12,7 +12,7 @@
 /// Cost of a fetch that more room would have avoided: two context switches, decompression, and the
 /// eviction of another block.
 const FETCH_NS: u64 = 20_000;
-/// Cost of compressing a block once more, mostly on another processor.
+/// Cost of compressing a block once more.
 const PACK_NS: u64 = 5_000;
 /// One block in this many keeps its copy in any case.
 const SAMPLED: u64 = 32;

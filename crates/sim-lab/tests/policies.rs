@@ -60,26 +60,25 @@ fn has_python() -> bool {
     found
 }
 
+/// A cluster beside a policy's file in `directory`.
+fn settings_with(directory: &Path, name: &str, content: &str) -> Settings {
+    fs::write(directory.join(name), content).unwrap();
+    let scheme = if name.ends_with(".py") { "python" } else { "wasm" };
+    let file = directory.join("c.toml");
+    Settings::parse(file.to_str().unwrap(), &text(&format!("{scheme}:{name}"))).unwrap()
+}
+
 /// What is said about a policy's file that is refused.
 fn refusal(name: &str, content: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join(name), content).unwrap();
-    let scheme = if name.ends_with(".py") { "python" } else { "wasm" };
-    let file = directory.path().join("c.toml");
-    let settings =
-        Settings::parse(file.to_str().unwrap(), &text(&format!("{scheme}:{name}"))).unwrap();
-    let error = cluster_of(settings).unwrap_err().0;
+    let error = cluster_of(settings_with(directory.path(), name, content)).unwrap_err().0;
     error.replace(directory.path().to_str().unwrap(), "DIR")
 }
 
 /// What is said about a policy that fails in a run.
 fn failure(name: &str, content: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join(name), content).unwrap();
-    let scheme = if name.ends_with(".py") { "python" } else { "wasm" };
-    let file = directory.path().join("c.toml");
-    let settings =
-        Settings::parse(file.to_str().unwrap(), &text(&format!("{scheme}:{name}"))).unwrap();
+    let settings = settings_with(directory.path(), name, content);
     match outcomes(&cluster_of(settings).unwrap(), 1).unwrap_err() {
         LabError::Failed { error: RunError::Policy(failure), .. } => {
             failure.what.replace(directory.path().to_str().unwrap(), "DIR")

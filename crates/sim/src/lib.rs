@@ -17,6 +17,7 @@ mod members;
 mod message;
 mod network;
 mod outcome;
+mod processes;
 mod queue;
 mod random;
 mod script;

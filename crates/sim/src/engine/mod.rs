@@ -24,10 +24,11 @@ use crate::classes::{self, Specs};
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
 use crate::error::{PolicyFailure, Progress, RunError, Stuck};
-use crate::load::{Arrivals, ThreadPlan};
+use crate::load::ThreadPlan;
 use crate::message::{Kind, Messages};
 use crate::network::{Fabric, Network, Signals};
 use crate::outcome::Outcome;
+use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::Normal;
 use crate::topology::Topology;
@@ -102,13 +103,6 @@ const EVENT_KINDS: [EventKind; 14] = [
     EventKind::Fabric,
 ];
 
-/// A process whose threads have not all ended.
-#[derive(Clone, Copy, Debug)]
-struct Process {
-    arrived_ns: u64,
-    threads_left: u32,
-}
-
 /// The machine.
 pub struct Engine<'a> {
     config: &'a Config,
@@ -134,9 +128,7 @@ pub struct Engine<'a> {
     tables: Tables,
     messages: Messages,
     normal: Normal,
-    arrivals: Arrivals,
-    processes: Vec<Process>,
-    free_processes: Vec<u32>,
+    processes: Processes,
     replay: Option<Replay>,
     failures: Rng,
     checker: Checker,
@@ -216,9 +208,7 @@ impl<'a> Engine<'a> {
             tables: Tables::default(),
             messages: Messages::default(),
             normal: Normal::new(),
-            arrivals: Arrivals::new(&config.load, seed),
-            processes: Vec::new(),
-            free_processes: Vec::new(),
+            processes: Processes::new(&config.load, seed),
             replay: None,
             failures: Rng::part(seed, 3),
             checker: Checker::new(config.run.check, topology.nodes(), |node| {
@@ -316,7 +306,7 @@ impl<'a> Engine<'a> {
         match &self.config.load.trace {
             Some(trace) => self.begin_replay(&trace.clone()),
             None => {
-                let gap_ns = self.arrivals.gap_ns();
+                let gap_ns = self.processes.gap_ns();
                 self.at(gap_ns, EventKind::Arrive, 0);
             }
         }

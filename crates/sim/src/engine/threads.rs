@@ -8,13 +8,10 @@ use crate::check::Place;
 use crate::config::{Canary, FirstTouch};
 use crate::engine::node::{Doing, Frame, Thread};
 use crate::engine::tables::{State, Whereabouts};
-use crate::engine::{Engine, EventKind, Process};
+use crate::engine::{Engine, EventKind};
 use crate::load::{Accesses, ThreadPlan};
 use crate::message::{Kind, Message, ON_DISK, UNKNOWN};
-
-/// Maximum number of accesses that a thread makes in one event: what other nodes do to its node in
-/// between takes effect after them.
-const ACCESSES_AT_ONCE: u32 = 64;
+use crate::processes::ACCESSES_AT_ONCE;
 
 impl Engine<'_> {
     /// A process arrives; schedules the next arrival.
@@ -22,20 +19,9 @@ impl Engine<'_> {
         if self.ended {
             return;
         }
-        let process = self.free_processes.pop().unwrap_or_else(|| {
-            self.processes.push(Process { arrived_ns: 0, threads_left: 0 });
-            self.processes.len() as u32 - 1
-        });
         let mut plans = std::mem::take(&mut self.plans);
-        self.arrivals.process(
-            &self.config.load,
-            &self.normal,
-            self.nodes.len() as u32,
-            process,
-            &mut plans,
-        );
-        self.processes[process as usize] =
-            Process { arrived_ns: self.now_ns, threads_left: plans.len() as u32 };
+        let (load, nodes) = (&self.config.load, self.nodes.len() as u32);
+        self.processes.arrive(load, &self.normal, nodes, self.now_ns, &mut plans);
         self.out.processes_arrived += u64::from(self.measuring);
         for (node, plan) in plans.drain(..) {
             let place = &mut self.nodes[node as usize];
@@ -46,7 +32,7 @@ impl Engine<'_> {
             }
         }
         self.plans = plans;
-        let next_ns = self.now_ns + self.arrivals.gap_ns();
+        let next_ns = self.now_ns + self.processes.gap_ns();
         self.at(next_ns, EventKind::Arrive, 0);
     }
 
@@ -289,15 +275,10 @@ impl Engine<'_> {
         if self.measuring {
             self.out.thread_ns.add(self.now_ns - thread.started_ns);
         }
-        let process = &mut self.processes[thread.plan.process as usize];
-        process.threads_left -= 1;
-        if process.threads_left == 0 {
-            let took_ns = self.now_ns - process.arrived_ns;
-            if self.measuring {
-                self.out.processes_ended += 1;
-                self.out.process_ns.add(took_ns);
-            }
-            self.free_processes.push(thread.plan.process);
+        let ended = self.processes.thread_ended(thread.plan.process);
+        if let Some(arrived_ns) = ended.filter(|_| self.measuring) {
+            self.out.processes_ended += 1;
+            self.out.process_ns.add(self.now_ns - arrived_ns);
         }
         self.free_changed(number);
         self.start_next(number);

@@ -20,9 +20,10 @@ use hiroma_policy::placement::{Peer, PlacementConfig, Rng, ScopeKind, Shared};
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
 use crate::error::{Progress, RunError, Violation};
-use crate::load::{Arrivals, ThreadPlan};
+use crate::load::ThreadPlan;
 use crate::network::Network;
 use crate::outcome::Outcome;
+use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::{Normal, exponential};
 use crate::topology::Topology;
@@ -91,13 +92,6 @@ const EVENT_KINDS: [EventKind; 15] = [
     EventKind::Rest,
 ];
 
-/// A process whose threads have not all ended.
-#[derive(Clone, Copy, Debug)]
-struct Process {
-    arrived_ns: u64,
-    threads_left: u32,
-}
-
 /// The cluster.
 pub struct Engine<'a> {
     config: &'a Config,
@@ -114,9 +108,7 @@ pub struct Engine<'a> {
     post: Post,
     faults: Faults,
     normal: Normal,
-    arrivals: Arrivals,
-    processes: Vec<Process>,
-    free_processes: Vec<u32>,
+    processes: Processes,
     failures: Rng,
     violation: Option<Violation>,
     out: Outcome,
@@ -169,9 +161,7 @@ impl<'a> Engine<'a> {
             post: Post::default(),
             faults: Faults::new(&config.faults, topology.nodes(), seed),
             normal: Normal::new(),
-            arrivals: Arrivals::new(&config.load, seed),
-            processes: Vec::new(),
-            free_processes: Vec::new(),
+            processes: Processes::new(&config.load, seed),
             failures: Rng::part(seed, 3),
             violation: None,
             out: Outcome::default(),
@@ -265,7 +255,7 @@ impl<'a> Engine<'a> {
         if faults.wrong_suspicions_per_s > 0.0 {
             self.plan_suspicion();
         }
-        let gap_ns = self.arrivals.gap_ns();
+        let gap_ns = self.processes.gap_ns();
         self.at(gap_ns, EventKind::Arrive, 0);
         self.at(end_ns, EventKind::End, 0);
     }

@@ -7,12 +7,10 @@ use hiroma_policy::placement::replacement::Ranking;
 
 use super::mail::{Disked, What};
 use super::node::{Doing, Kept, Slot, State, Thread};
-use super::{Engine, EventKind, Process};
+use super::{Engine, EventKind};
 use crate::config::{Canary, FirstTouch};
 use crate::load::{Accesses, ThreadPlan};
-
-/// Maximum number of accesses that a thread makes in one event.
-const ACCESSES_AT_ONCE: u32 = 64;
+use crate::processes::ACCESSES_AT_ONCE;
 
 impl Engine<'_> {
     /// A process arrives; schedules the next arrival.
@@ -20,15 +18,9 @@ impl Engine<'_> {
         if self.ended {
             return;
         }
-        let process = self.free_processes.pop().unwrap_or_else(|| {
-            self.processes.push(Process { arrived_ns: 0, threads_left: 0 });
-            self.processes.len() as u32 - 1
-        });
         let mut plans = std::mem::take(&mut self.plans);
         let (load, nodes) = (&self.config.load, self.nodes.len() as u32);
-        self.arrivals.process(load, &self.normal, nodes, process, &mut plans);
-        self.processes[process as usize] =
-            Process { arrived_ns: self.now_ns, threads_left: plans.len() as u32 };
+        self.processes.arrive(load, &self.normal, nodes, self.now_ns, &mut plans);
         self.out.processes_arrived += u64::from(self.measuring);
         for (node, plan) in plans.drain(..) {
             let place = self.node(node);
@@ -39,7 +31,7 @@ impl Engine<'_> {
             }
         }
         self.plans = plans;
-        let next_ns = self.now_ns + self.arrivals.gap_ns();
+        let next_ns = self.now_ns + self.processes.gap_ns();
         self.at(next_ns, EventKind::Arrive, 0);
     }
 
@@ -322,15 +314,10 @@ impl Engine<'_> {
 
     fn end_thread(&mut self, number: u32) {
         let Some(plan) = self.kill_thread(number) else { return };
-        let process = &mut self.processes[plan.process as usize];
-        process.threads_left -= 1;
-        let (is_over, arrived_ns) = (process.threads_left == 0, process.arrived_ns);
-        if is_over {
-            if self.measuring {
-                self.out.processes_ended += 1;
-                self.out.process_ns.add(self.now_ns - arrived_ns);
-            }
-            self.free_processes.push(plan.process);
+        let ended = self.processes.thread_ended(plan.process);
+        if let Some(arrived_ns) = ended.filter(|_| self.measuring) {
+            self.out.processes_ended += 1;
+            self.out.process_ns.add(self.now_ns - arrived_ns);
         }
         self.start_next(number);
     }

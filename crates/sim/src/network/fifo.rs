@@ -1,15 +1,7 @@
 //! Links: a sender waits until the link is free; a link carries one message at a time.
 
+use super::line::{self, Line};
 use crate::config::{NetworkConfig, Switching};
-
-/// One direction of a cable.
-#[derive(Clone, Copy, Debug, Default)]
-struct Link {
-    /// When it becomes free, ns.
-    free_ns: u64,
-    /// How long it was busy since measuring began, ns.
-    busy_ns: u64,
-}
 
 /// Times of one hop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,7 +27,7 @@ struct Size {
 /// All links.
 #[derive(Debug)]
 pub struct Network {
-    links: Vec<Link>,
+    links: Vec<Line>,
     /// Bytes per link, if they are counted.
     bytes: Vec<u64>,
     latency_ns: u64,
@@ -59,7 +51,7 @@ impl Network {
         };
         let page_overhead_ns = config.hop_overhead_ns + config.page_overhead_ns;
         Network {
-            links: vec![Link::default(); links as usize],
+            links: vec![Line::default(); links as usize],
             bytes: if count_bytes { vec![0; links as usize] } else { Vec::new() },
             latency_ns: config.latency_ns,
             cut_through: config.switching == Switching::CutThrough,
@@ -77,8 +69,7 @@ impl Network {
         let busy_ns = overhead_ns + bytes_ns;
         let state = &mut self.links[link as usize];
         let start_ns = state.free_ns.max(now_ns);
-        state.free_ns = start_ns + busy_ns;
-        state.busy_ns += busy_ns;
+        state.carry(start_ns, busy_ns);
         if let Some(counted) = self.bytes.get_mut(link as usize) {
             *counted += bytes;
         }
@@ -97,16 +88,12 @@ impl Network {
 
     /// Resets the measurements; what is being carried at `now_ns` counts from then on.
     pub fn restart_measuring(&mut self, now_ns: u64) {
-        self.links.iter_mut().for_each(|link| link.busy_ns = link.free_ns.saturating_sub(now_ns));
+        self.links.iter_mut().for_each(|link| link.restart_measuring(now_ns));
     }
 
     /// Busy time of all links and of the busiest one since measuring began, ns.
     pub fn busy_ns(&self, now_ns: u64) -> (u64, u64) {
-        let busy = self
-            .links
-            .iter()
-            .map(|link| link.busy_ns.saturating_sub(link.free_ns.saturating_sub(now_ns)));
-        busy.fold((0, 0), |(sum, most), busy| (sum + busy, busy.max(most)))
+        line::busy_ns(self.links.iter(), now_ns)
     }
 
     /// Bytes by link; empty if they are not counted.
@@ -116,6 +103,6 @@ impl Network {
 
     /// Heap memory, bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.links.capacity() * size_of::<Link>() + self.bytes.capacity() * 8
+        self.links.capacity() * size_of::<Line>() + self.bytes.capacity() * 8
     }
 }

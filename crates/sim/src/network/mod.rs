@@ -6,6 +6,7 @@
 mod fabric;
 mod fair;
 mod fifo;
+mod line;
 mod packets;
 
 pub use fabric::{Done, Fabric, LinkSpec, Signals};

@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use super::fabric::{Cargo, Done, LinkSpec, Signals};
+use super::line::{self, Line};
 use super::transfer_ns;
 use crate::config::PacketOrder;
 
@@ -72,8 +73,7 @@ struct Link {
     bytes_per_s: u64,
     latency_ns: u64,
     up: bool,
-    free_ns: u64,
-    busy_ns: u64,
+    line: Line,
     waiting: u32,
     /// The message whose last packet is being sent by its sender.
     ends: u32,
@@ -122,8 +122,7 @@ impl Packets {
                 bytes_per_s: spec.bytes_per_s,
                 latency_ns: spec.latency_ns,
                 up: true,
-                free_ns: 0,
-                busy_ns: 0,
+                line: Line::default(),
                 waiting: 0,
                 ends: NONE,
                 was_small: false,
@@ -220,7 +219,7 @@ impl Packets {
     /// Starts the next packet on a link, if the link is free and one may go.
     fn start(&mut self, now_ns: u64, number: u32, signals: &mut Signals) {
         let link = self.links[number as usize];
-        if link.free_ns > now_ns {
+        if link.line.free_ns > now_ns {
             return;
         }
         if link.ends != NONE {
@@ -254,8 +253,7 @@ impl Packets {
             }
         }
         let link = &mut self.links[number as usize];
-        link.busy_ns += end_ns - now_ns;
-        link.free_ns = end_ns;
+        link.line.carry(now_ns, end_ns - now_ns);
         link.ends = if ends { message } else { NONE };
         let packet = &mut self.packets[packet_number as usize];
         packet.hop += 1;
@@ -350,16 +348,12 @@ impl Packets {
 
     /// Resets the measurements; what is being carried at `now_ns` counts from then on.
     pub fn restart_measuring(&mut self, now_ns: u64) {
-        self.links.iter_mut().for_each(|link| link.busy_ns = link.free_ns.saturating_sub(now_ns));
+        self.links.iter_mut().for_each(|link| link.line.restart_measuring(now_ns));
     }
 
     /// Busy time of all links and of the busiest one since measuring began, ns.
     pub fn busy_ns(&self, now_ns: u64) -> (u64, u64) {
-        let busy = self
-            .links
-            .iter()
-            .map(|link| link.busy_ns.saturating_sub(link.free_ns.saturating_sub(now_ns)));
-        busy.fold((0, 0), |(sum, most), busy| (sum + busy, busy.max(most)))
+        line::busy_ns(self.links.iter().map(|link| &link.line), now_ns)
     }
 
     /// Heap memory, bytes.

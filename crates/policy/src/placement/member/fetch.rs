@@ -124,7 +124,7 @@ impl Member {
         out: &mut Vec<Command>,
     ) {
         let needed = u32::from(self.base.pieces.0);
-        if name.owner != self.base.me || name.epoch != self.base.epoch {
+        if !self.is_own(name) {
             return;
         }
         let Name { page, piece, .. } = name;
@@ -176,7 +176,7 @@ impl Member {
         number: Number,
         out: &mut Vec<Command>,
     ) {
-        if name.owner != self.base.me || name.epoch != self.base.epoch {
+        if !self.is_own(name) {
             return;
         }
         let place = self.place(name.page, name.piece);

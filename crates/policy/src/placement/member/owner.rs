@@ -116,6 +116,11 @@ impl Member {
         Name { owner: self.base.me, epoch: self.base.epoch, page, piece }
     }
 
+    /// Whether a piece belongs to this node in its present incarnation.
+    pub(super) fn is_own(&self, name: Name) -> bool {
+        (name.owner, name.epoch) == (self.base.me, self.base.epoch)
+    }
+
     pub(super) fn place(&mut self, page: u64, piece: u8) -> Option<&mut Place> {
         self.owned.pages.get_mut(&page)?.places.get_mut(usize::from(piece))
     }
@@ -330,7 +335,7 @@ impl Member {
         to_disk: bool,
         out: &mut Vec<Command>,
     ) {
-        if name.owner != self.base.me || name.epoch != self.base.epoch {
+        if !self.is_own(name) {
             return;
         }
         let Some(place) = self.place(name.page, name.piece) else { return };
