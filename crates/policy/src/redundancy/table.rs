@@ -230,6 +230,11 @@ impl Table {
         }
     }
 
+    /// Nothing is under way any more.
+    pub fn settle_all(&mut self) {
+        self.busy.fill(false);
+    }
+
     /// Whether a block is being written or made again.
     pub fn is_busy(&self, block: u32) -> bool {
         self.busy[block as usize]
