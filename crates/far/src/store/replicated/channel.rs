@@ -119,8 +119,8 @@ impl ReplicatedChannel {
             let books = self.shared.books();
             stores.iter().for_each(|&(member, _)| serials[member.index()] = books.serial(member));
         }
-        for number in 0..MEMBERS_MAX {
-            if self.lines[number].as_ref().is_some_and(|line| line.serial != serials[number]) {
+        for (number, serial) in serials.into_iter().enumerate() {
+            if self.lines[number].as_ref().is_some_and(|line| line.serial != serial) {
                 self.close(Member(number as u8));
             }
         }
