@@ -31,6 +31,11 @@ impl Inbound {
         HEADER_BYTES + self.header.map_or(0, |header| header.body_bytes()) - self.filled
     }
 
+    /// Whether the frame that is arriving has a body. A frame with a payload has none.
+    pub fn is_in_body(&self) -> bool {
+        self.header.is_some()
+    }
+
     /// Bytes of payload that have not been received yet. The transport receives them;
     /// [`Inbound::payload_received`] counts them.
     pub fn payload_left(&self) -> usize {

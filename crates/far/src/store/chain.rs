@@ -327,9 +327,12 @@ impl ChainChannel {
             for member in members.clone().filter(|&member| is_open[member] == wanted) {
                 match self.offer(member, token, buf, locs) {
                     Ok(()) => return Ok(()),
-                    Err((back, StoreError::Full { .. } | StoreError::Rejected { .. })) => {
-                        buf = back
-                    }
+                    Err((
+                        back,
+                        StoreError::Full { .. }
+                        | StoreError::Rejected { .. }
+                        | StoreError::NoCopy { .. },
+                    )) => buf = back,
                     Err(failed) => return Err(failed),
                 }
             }

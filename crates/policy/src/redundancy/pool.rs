@@ -291,6 +291,15 @@ impl Pool {
         Some(chosen)
     }
 
+    /// A member that may come back, for a block that no other one takes now.
+    pub fn last_resort(&self, now_ns: u64, taken: Members) -> Option<Member> {
+        let fits = |&member: &Member| {
+            !taken.contains(member) && self.states[member.index()].full_until_ns <= now_ns
+        };
+        let living = self.living().iter().filter(fits);
+        living.min_by_key(|member| self.states[member.index()].suspect_since_ns)
+    }
+
     fn rank(&mut self) {
         let up = self.up();
         let latency = |member: Member| self.states[member.index()].latency.value();

@@ -213,10 +213,13 @@ impl ReplicatedChannel {
         let Some(part) = self.parts.get_mut(number) else {
             return self.keep_spare(spare);
         };
-        for slot in [&mut part.home, &mut part.hedge] {
-            if *slot == Some(attempt_number) {
-                *slot = None;
-            }
+        if part.home == Some(attempt_number) {
+            part.home = None;
+        } else if part.hedge == Some(attempt_number) {
+            part.hedge = None;
+        } else {
+            // It served another part, which has ended.
+            return self.keep_spare(spare);
         }
         let from = spare.as_ref().map_or(part.addr, FrameBuf::addr);
         let result = result.and_then(|()| self.verify(number, from, member, serial, &places));

@@ -70,11 +70,20 @@ impl ReplicatedChannel {
         let start = Instant::now();
         while !self.spread(number) {
             // Room is asked for ahead, so this is rare.
-            if !self.awaits_room() || start.elapsed() > ROOM_PATIENCE {
+            let patience = if self.shared.books().pool.up().is_empty() {
+                self.shared.timeout
+            } else {
+                ROOM_PATIENCE
+            };
+            if !self.awaits_room() || start.elapsed() > patience {
                 let Some(write) = self.writes.remove(number) else { unreachable!("just inserted") };
                 let freed: Vec<Loc> = write.blocks.iter().map(|&(block, _)| Loc(block)).collect();
                 self.shared.books().free(&freed);
-                return Err((write.buf, self.full()));
+                let error = match write.error {
+                    Some(error) if !matches!(error, StoreError::Full { .. }) => error,
+                    _ => self.full(),
+                };
+                return Err((write.buf, error));
             }
             self.answer_room();
             if let Some(write) = self.writes.get_mut(number) {
@@ -115,7 +124,14 @@ impl ReplicatedChannel {
     }
 
     fn full(&self) -> StoreError {
-        let usage = self.shared.books().usage();
+        let usage = {
+            let books = self.shared.books();
+            if books.pool.living().is_empty() {
+                let reason = "all servers are gone".to_owned();
+                return StoreError::NoCopy { store: self.shared.name.clone(), reason };
+            }
+            books.usage()
+        };
         StoreError::Full {
             store: self.shared.name.clone(),
             used: Bytes(usage.stored_bytes),
@@ -138,7 +154,9 @@ impl ReplicatedChannel {
             }
         }
         self.completions_came(out);
-        std::thread::sleep(Duration::from_micros(100));
+        self.shared.tick();
+        self.follow();
+        std::thread::sleep(Duration::from_micros(200));
     }
 
     /// Starts attempts until as many pieces are stored or under way as are wanted. Returns whether
@@ -151,7 +169,12 @@ impl ReplicatedChannel {
                 return true;
             }
             let now_ns = self.shared.now_ns();
-            let target = self.shared.books().pool.target(now_ns, len as u64, taken);
+            let is_lost = write.stored + write.flying.len() == 0 && !write.is_again;
+            let target = {
+                let mut books = self.shared.books();
+                let target = books.pool.target(now_ns, len as u64, taken);
+                target.or_else(|| is_lost.then(|| books.pool.last_resort(now_ns, taken)).flatten())
+            };
             let Some(target) = target else { break };
             self.offer(number, target);
         }
@@ -164,6 +187,10 @@ impl ReplicatedChannel {
         let serial = self.serial(member);
         let Some(write) = self.writes.get_mut(number) else { return };
         write.taken.insert(member);
+        if serial == 0 || self.shared.books().serial(member) != serial {
+            // A new member, which this channel has not followed yet.
+            return;
+        }
         let (addr, len) = (write.buf.addr(), write.buf.len());
         let attempt = Attempt {
             member,

@@ -375,6 +375,8 @@ impl Link {
             // The front of the queue determines where the next payload belongs, before its header
             // has arrived.
             let target = match front {
+                // What follows an error belongs to the next request: this one ends with it.
+                _ if wire.inbound().is_in_body() => &mut [],
                 Some((request, at, len)) => {
                     requests.target(request, at + self.received, len - self.received)
                 }
