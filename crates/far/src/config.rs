@@ -36,6 +36,9 @@ pub struct Config {
     pub stores: Vec<StoreSpec>,
     /// How servers of one store are filled.
     pub allocation: Allocation,
+    /// In how many servers each block is kept; 1: servers are one store that does without none.
+    #[serde(default = "one_copy")]
+    pub copies: usize,
     /// Transfer size.
     pub block: BlockSize,
     /// Which blocks are evicted first.
@@ -92,6 +95,7 @@ impl Default for Config {
                 StoreSpec::File { dir: PathBuf::from("/var/tmp"), capacity: None },
             ],
             allocation: Allocation::Simple,
+            copies: 1,
             block: BlockSize::Auto,
             replacement: ReplacementKind::Lru,
             prefetch: true,
@@ -110,6 +114,10 @@ impl Default for Config {
             arena_bytes: ARENA_BYTES_MAX,
         }
     }
+}
+
+fn one_copy() -> usize {
+    1
 }
 
 fn fault_timeout() -> Duration {

@@ -21,6 +21,7 @@
 //! | [`sharing`] | how much of local memory holds compressed blocks |
 //! | [`duplication`] | whether local blocks keep their compressed copies |
 //! | [`allocation`] | which server gets the next 2 MiB |
+//! | [`redundancy`] | which servers have a block, which is asked, and when one counts as lost |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
 //! | [`reclaim`] | when file cache is reclaimed before the kernel has to |
 //! | [`pace`] | when work may continue that is limited to a share of a processor |
@@ -37,6 +38,7 @@ pub mod pace;
 pub mod placement;
 pub mod prefetch;
 pub mod reclaim;
+pub mod redundancy;
 pub mod replacement;
 pub mod reuse;
 pub mod run_ahead;

@@ -52,6 +52,10 @@ pub struct Args {
     /// (in turn)
     #[arg(long, value_enum, default_value = "simple")]
     allocation: Filling,
+    /// Number of servers of a tcp:// store that keep each block: with 2, the program does not notice
+    /// the death of one of them, and what was in it is copied again to the others
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    copies: usize,
     /// Disable prefetching
     #[arg(long)]
     no_prefetch: bool,
@@ -196,6 +200,7 @@ impl Args {
                 Filling::Simple => Allocation::Simple,
                 Filling::RoundRobin => Allocation::RoundRobin,
             },
+            copies: self.copies,
             block: self.block,
             replacement: match self.replacement {
                 Replacement::Lru => ReplacementKind::Lru,

@@ -20,6 +20,7 @@ mod file_io;
 mod model;
 mod open;
 mod packer;
+pub mod replicated;
 pub mod slab;
 pub mod space;
 pub mod tcp;
@@ -69,12 +70,37 @@ pub enum StoreError {
         "{store} has not answered for {waited:?}: is `hiroma serve` still running there? (--store-timeout sets how long to wait)"
     )]
     Unreachable { store: String, waited: Duration },
+    /// All servers that had a block are gone.
+    #[error("{store}: no copy of a needed block is left ({reason})")]
+    NoCopy { store: String, reason: String },
     /// The server refused us, or uses another protocol.
     #[error("{store} refused the connection: {reason}")]
     Refused { store: String, reason: String },
     /// The request is invalid for this store: its address or its options are wrong.
     #[error("{store}: {reason}")]
     Config { store: String, reason: String },
+}
+
+/// Whether a channel can reach its store now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// As far as known.
+    Up,
+    /// The connection is down; requests wait until it is restored.
+    CutOff,
+    /// What is stored is lost.
+    Dead,
+}
+
+/// What is known of a store without asking it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    /// Whether it can be reached.
+    pub condition: Condition,
+    /// How long ago it last gave a sign of life.
+    pub silent: Duration,
+    /// Why it cannot be reached.
+    pub reason: String,
 }
 
 /// How full a store is, and how much memory it uses.
@@ -188,6 +214,17 @@ pub trait Store: Send + Sync {
     /// `hiroma_policy::sharing::PARTS`.
     fn set_share(&self, _parts: u64) {}
 
+    /// What is known of a store on another machine. Does not wait.
+    fn pulse(&self) -> Option<Pulse> {
+        None
+    }
+
+    /// Whether it was asked for more room and has not answered: a write that it refused as full may
+    /// succeed soon.
+    fn awaits_room(&self) -> bool {
+        false
+    }
+
     /// The program has ended: what is stored elsewhere for it can be freed.
     fn leave(&self) {}
 
@@ -265,4 +302,16 @@ pub trait Channel: Send {
 
     /// Number of requests in flight.
     fn in_flight(&self) -> usize;
+
+    /// Takes the buffer of a request in flight back, which is never read or written from then on.
+    /// The request completes as usual, with an empty buffer; what a write stored is worthless.
+    /// `None` if that is not possible.
+    fn abandon(&mut self, _token: Token) -> Option<FrameBuf> {
+        None
+    }
+
+    /// Whether the store can be reached.
+    fn condition(&self) -> Condition {
+        Condition::Up
+    }
 }

@@ -7,7 +7,8 @@ use hiroma_units::Bytes;
 use super::chain::ChainStore;
 use super::compressed::CompressedStore;
 use super::file::FileStore;
-use super::tcp::TcpStore;
+use super::replicated::ReplicatedStore;
+use super::tcp::{TcpOptions, TcpStore};
 use super::{Store, StoreError};
 use crate::config::{Config, StoreSpec};
 
@@ -20,6 +21,14 @@ pub fn open(config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, Stor
         sector_bytes.is_power_of_two() && SECTOR_BYTES.contains(&sector_bytes),
         "not a sector size: {sector_bytes}"
     );
+    let is_servers = |spec: &StoreSpec| matches!(spec, StoreSpec::Tcp { .. });
+    if config.copies != 1 && !config.stores.iter().any(is_servers) {
+        let reason = format!(
+            "--copies {} is about servers, and none is named: add tcp://HOST:PORT,HOST:PORT to --store, or leave --copies out",
+            config.copies
+        );
+        return Err(StoreError::Config { store: "--store".to_owned(), reason });
+    }
     let one = |(at, spec)| open_one(spec, config, sector_bytes, at + 1 == config.stores.len());
     let mut stores = config.stores.iter().enumerate().map(one).collect::<Result<Vec<_>, _>>()?;
     match stores.len() {
@@ -48,6 +57,21 @@ fn open_one(
         }
         StoreSpec::Tcp { servers } => {
             let key_file = config.key_file.as_deref();
+            if config.copies != 1 {
+                let options = TcpOptions {
+                    servers: servers.clone(),
+                    sector_bytes,
+                    allocation: config.allocation,
+                    timeout: config.store_timeout,
+                    key_file: config.key_file.clone(),
+                    resolved: config.resolved.clone(),
+                    log: Arc::new(crate::fatal::warn),
+                    lost: Arc::new(|_| {}),
+                    is_redundant: true,
+                    is_return: false,
+                };
+                return Ok(Arc::new(ReplicatedStore::connect(&options, config.copies)?));
+            }
             Arc::new(TcpStore::connect(
                 servers,
                 sector_bytes,

@@ -11,7 +11,7 @@ mod channel;
 mod link;
 mod minder;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -31,12 +31,15 @@ use self::channel::{Requests, TcpChannel};
 use self::link::{Link, Trouble};
 use self::minder::Minding;
 use super::space::FreezeId;
-use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
+use super::{Channel, ForkGuard, Pulse, Purpose, Store, StoreError, StoreUsage};
 use crate::config::{Allocation, StoreSpec};
 
 /// How long a server may take to answer when the store is opened; nothing is lost yet if it does
 /// not.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// The same where the content is elsewhere too, and for requests before a fork.
+const REDUNDANT_ANSWER_MAX: Duration = Duration::from_millis(400);
 
 /// Minimum time to wait for a server, whatever the user has set: an answer takes some time on a
 /// healthy one too.
@@ -67,6 +70,11 @@ pub struct TcpOptions {
     pub log: LogLine,
     /// Called if content is lost while no request would report the failure.
     pub lost: Lost,
+    /// Its content is elsewhere too: no request waits for a server in the caller's thread, and
+    /// failures are noticed sooner.
+    pub is_redundant: bool,
+    /// It was connected before, and the program goes on meanwhile.
+    pub is_return: bool,
 }
 
 /// The store. See the module documentation.
@@ -87,6 +95,8 @@ struct Shared {
     timeout: Duration,
     log: LogLine,
     lost: Lost,
+    is_redundant: bool,
+    is_return: bool,
     minding: Minding,
     books: Mutex<Books>,
     /// A control link to each server.
@@ -121,6 +131,8 @@ impl TcpStore {
             resolved: resolved.to_vec(),
             log: Arc::new(crate::fatal::warn),
             lost: Arc::new(|error| crate::fetch::lost(error)),
+            is_redundant: false,
+            is_return: false,
         })
     }
 
@@ -164,6 +176,8 @@ impl TcpStore {
             timeout: options.timeout.max(TIMEOUT_MIN),
             log: options.log,
             lost: options.lost,
+            is_redundant: options.is_redundant,
+            is_return: options.is_return,
             minding: Minding::default(),
             controls: Mutex::default(),
             next_lane: AtomicU32::new(1),
@@ -216,6 +230,12 @@ impl Shared {
         self.next_lane.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Whether other threads may be waiting for this one: the store was in use before a fork, or
+    /// is opened again.
+    fn has_begun(&self) -> bool {
+        self.epoch.load(Ordering::SeqCst) > 0 || self.is_return
+    }
+
     /// Opens a session with every server and reserves the first room.
     fn connect_controls(
         self: &Arc<Self>,
@@ -231,7 +251,12 @@ impl Shared {
             let start = Instant::now();
             while link.is_busy() {
                 drive(&mut link);
-                let gave_up = start.elapsed() > FIRST_ANSWER_MAX.min(self.timeout);
+                let most = if self.is_redundant && self.has_begun() {
+                    REDUNDANT_ANSWER_MAX
+                } else {
+                    FIRST_ANSWER_MAX
+                };
+                let gave_up = start.elapsed() > most.min(self.timeout);
                 let failure = link.failure().or(gave_up.then_some("no answer"));
                 if let (Some(failure), false) = (failure, link.is_up()) {
                     let reason = format!(
@@ -262,8 +287,13 @@ impl Shared {
         let link = &mut controls[server];
         link.answers.clear();
         link.push_control(message, true);
+        let start = Instant::now();
         while link.answers.is_empty() && link.death().is_none() {
             drive(link);
+            if self.is_redundant && start.elapsed() > REDUNDANT_ANSWER_MAX {
+                let store = self.servers[server].text.clone();
+                return Err(StoreError::Unreachable { store, waited: REDUNDANT_ANSWER_MAX });
+            }
         }
         match (link.answers.pop_front(), link.death()) {
             (Some(Message::Error { code, text }), _) => {
@@ -399,6 +429,14 @@ impl Store for TcpStore {
             metadata_bytes: books.metadata_bytes(),
             local_bytes: 0,
         }
+    }
+
+    fn pulse(&self) -> Option<Pulse> {
+        Some(self.shared.minding.pulse())
+    }
+
+    fn awaits_room(&self) -> bool {
+        self.shared.books().servers.iter().any(books::ServerBook::is_asked)
     }
 
     fn leave(&self) {

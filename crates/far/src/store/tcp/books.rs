@@ -277,6 +277,16 @@ impl ServerBook {
         ask
     }
 
+    /// Whether a request for more room is to be sent: one is not under way yet.
+    pub fn ask_now(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
+    }
+
+    /// Whether a request for more room is under way.
+    pub fn is_asked(&self) -> bool {
+        self.asked
+    }
+
     /// The server has reserved `chunks` more.
     pub fn granted(&mut self, chunks: u32, usage: SessionUsage) {
         self.asked = false;

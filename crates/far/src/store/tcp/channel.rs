@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hiroma_far_wire::{CHUNK, Message, Purpose as LinkPurpose};
-use hiroma_sys::fds;
 use hiroma_sys::frame::FrameBuf;
+use hiroma_sys::{fds, vm};
 use hiroma_units::Loc;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd, poll};
 use rustix::time::{
@@ -17,7 +17,7 @@ use rustix::time::{
 use super::Shared;
 use super::books::{Piece, RESERVE_CHUNKS, Short};
 use super::link::{Ask, Link};
-use crate::store::{Channel, Completion, Purpose, StoreError, Token};
+use crate::store::{Channel, Completion, Condition, Purpose, StoreError, Token};
 
 /// Interval of the checks of links without requests, in polls.
 const IDLE_TURN: u32 = 64;
@@ -38,6 +38,9 @@ pub struct Requests {
     vacant: Vec<usize>,
     done: Vec<Completion>,
     finished: usize,
+    /// Stands for the buffers of abandoned requests: takes what arrives for them, and is sent in
+    /// the place of what they had left to send.
+    scratch: Vec<u8>,
 }
 
 struct Request {
@@ -45,11 +48,14 @@ struct Request {
     buf: FrameBuf,
     parts_left: usize,
     error: Option<StoreError>,
+    /// Its caller has taken the buffer back: what still arrives goes to `Requests::scratch`.
+    abandoned: bool,
 }
 
 impl Requests {
     fn add(&mut self, token: Token, buf: FrameBuf, parts: usize) -> usize {
-        let request = Some(Request { token, buf, parts_left: parts, error: None });
+        let request =
+            Some(Request { token, buf, parts_left: parts, error: None, abandoned: false });
         match self.vacant.pop() {
             Some(slot) => {
                 self.slots[slot] = request;
@@ -68,6 +74,9 @@ impl Requests {
 
     /// A part of a request's buffer, to receive into.
     pub fn target(&mut self, request: usize, at: usize, len: usize) -> &mut [u8] {
+        if self.get(request).abandoned {
+            return &mut self.scratch[at..at + len];
+        }
         &mut self.get(request).buf.bytes_mut()[at..at + len]
     }
 
@@ -75,7 +84,20 @@ impl Requests {
     pub fn source(&self, request: usize, at: usize, len: usize) -> &[u8] {
         let request =
             self.slots[request].as_ref().expect("a part belongs to a request that is under way");
-        &request.buf.bytes()[at..at + len]
+        let bytes = if request.abandoned { &self.scratch } else { request.buf.bytes() };
+        &bytes[at..at + len]
+    }
+
+    /// Takes the buffer of a request back. The request completes as usual, with an empty buffer.
+    fn abandon(&mut self, token: Token) -> Option<FrameBuf> {
+        let request = self.slots.iter_mut().flatten().find(|request| request.token == token)?;
+        let empty = vm::lend(request.buf.addr(), 0);
+        let buf = std::mem::replace(&mut request.buf, empty);
+        request.abandoned = true;
+        if self.scratch.len() < buf.len() {
+            self.scratch.resize(buf.len(), 0);
+        }
+        Some(buf)
     }
 
     /// One part has ended; with the last one, the request completes.
@@ -215,6 +237,11 @@ impl TcpChannel {
             polls: 0,
             last_tick: Instant::now(),
         };
+        if shared.is_redundant {
+            // Its user asks others meanwhile.
+            channel.pump();
+            return Ok(channel);
+        }
         channel.links.iter_mut().for_each(|link| link.push_control(Message::Ping, true));
         channel.wait_for(|channel| {
             channel.links.iter().all(|link| !link.answers.is_empty() || link.death().is_some())
@@ -334,6 +361,15 @@ impl TcpChannel {
                 }
             };
             match short {
+                Short::Ask(server) if self.shared.is_redundant => {
+                    if self.shared.books().servers[server].ask_now() {
+                        self.give_back();
+                        let ask = Message::Reserve { chunks: RESERVE_CHUNKS };
+                        self.links[server].push_control(ask, false);
+                    }
+                    return Err(self.shared.full());
+                }
+                Short::Full if self.shared.is_redundant => return Err(self.shared.full()),
                 Short::Ask(server) => self.ask_for_room(server)?,
                 Short::Full => {
                     // Chunks that were given back may not have reached the servers yet.
@@ -463,5 +499,19 @@ impl Channel for TcpChannel {
 
     fn in_flight(&self) -> usize {
         self.requests.in_flight()
+    }
+
+    fn abandon(&mut self, token: Token) -> Option<FrameBuf> {
+        self.requests.abandon(token)
+    }
+
+    fn condition(&self) -> Condition {
+        if self.links.iter().any(|link| link.death().is_some()) {
+            Condition::Dead
+        } else if self.links.iter().any(|link| link.is_broken() && link.has_failed()) {
+            Condition::CutOff
+        } else {
+            Condition::Up
+        }
     }
 }

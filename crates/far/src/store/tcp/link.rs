@@ -93,6 +93,8 @@ pub struct Link {
     /// The socket accepted less than there was to send.
     blocked: bool,
     last_progress: Instant,
+    /// When the server last sent something.
+    heard: Instant,
     last_look: Instant,
     /// When the first of `parts` was queued.
     busy_since: Instant,
@@ -130,6 +132,7 @@ impl Link {
             received: 0,
             blocked: false,
             last_progress: now,
+            heard: now,
             last_look: now,
             busy_since: now,
             failure: None,
@@ -168,6 +171,16 @@ impl Link {
     pub fn failure(&self) -> Option<&str> {
         let tried_all = self.attempts >= self.shared.servers[self.server].addrs.len();
         self.failure.as_deref().filter(|_| tried_all)
+    }
+
+    /// Whether the present attempt to connect is not the first one.
+    pub fn has_failed(&self) -> bool {
+        self.was_up || self.failure.is_some()
+    }
+
+    /// Why it is down, and when its server last sent something.
+    pub fn news(&self) -> (Option<&str>, Instant) {
+        (self.failure.as_deref().filter(|_| self.is_broken()), self.heard)
     }
 
     /// Whether frames wait to be sent or answered.
@@ -383,6 +396,7 @@ impl Link {
                 Err(error) => return Err(error.into()),
             };
             self.last_progress = Instant::now();
+            self.heard = self.last_progress;
             self.announce_return();
             let of_head = received.min(missing);
             let of_target = (received - of_head).min(target_len);

@@ -13,6 +13,8 @@ use hiroma_sys::lock::Bell;
 use super::channel::Requests;
 use super::{Shared, StoreError};
 use crate::host::{self, Thread};
+use crate::store::tcp::link::Link;
+use crate::store::{Condition, Pulse};
 
 /// Interval of pings to a server. Together with the time after which a link reports silence, that
 /// makes less than 10 s.
@@ -20,6 +22,10 @@ const ASK_EVERY: Duration = Duration::from_secs(3);
 /// Interval of the checks of links while all of them work, and while one does not.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY_DOWN: Duration = Duration::from_millis(100);
+
+/// The same where the content is elsewhere too: pings, and checks while something is amiss.
+const ASK_EVERY_REDUNDANT: Duration = Duration::from_millis(300);
+const LOOK_EVERY_REDUNDANT: Duration = Duration::from_millis(20);
 
 /// State shared by the store and the minder.
 #[derive(Default)]
@@ -31,6 +37,15 @@ pub struct Minding {
     still: AtomicBool,
     /// A round is in progress.
     working: AtomicBool,
+    /// What the last round has found.
+    found: Mutex<Option<Found>>,
+}
+
+#[derive(Clone)]
+struct Found {
+    condition: Condition,
+    heard: Instant,
+    reason: String,
 }
 
 impl Minding {
@@ -41,6 +56,30 @@ impl Minding {
         while self.working.load(SeqCst) {
             yield_now();
         }
+    }
+
+    /// What is known of the server (of the first one, if there are several).
+    pub fn pulse(&self) -> Pulse {
+        let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match found {
+            Some(Found { condition, heard, reason }) => {
+                Pulse { condition, silent: heard.elapsed(), reason }
+            }
+            None => {
+                Pulse { condition: Condition::Up, silent: Duration::ZERO, reason: String::new() }
+            }
+        }
+    }
+
+    fn note(&self, link: &Link) {
+        let (failure, heard) = link.news();
+        let (condition, reason) = match (link.death(), failure) {
+            (Some(error), _) => (Condition::Dead, error.to_string()),
+            (None, Some(reason)) => (Condition::CutOff, reason.to_owned()),
+            (None, None) => (Condition::Up, String::new()),
+        };
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(Found { condition, heard, reason });
     }
 
     /// The fork is over. A thread that uses the store knows that: no thread uses it during a fork.
@@ -113,18 +152,27 @@ impl Minder {
             if self.given_up[server] {
                 continue;
             }
-            if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ASK_EVERY) {
+            let ask_every = if shared.is_redundant { ASK_EVERY_REDUNDANT } else { ASK_EVERY };
+            if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ask_every) {
                 link.push_control(Message::Ping, false);
                 self.asked[server] = Instant::now();
             }
             link.pump(&mut Requests::default(), true);
             all_well &= link.is_up() && !link.is_busy();
+            if server == 0 {
+                shared.minding.note(link);
+            }
             if let Some(error) = link.death() {
                 self.given_up[server] = true;
                 let needed = shared.books().holds_something(server);
                 if needed { (shared.lost)(error) } else { (shared.log)(&error.to_string()) }
             }
         }
-        if all_well { LOOK_EVERY } else { LOOK_EVERY_DOWN }
+        match (all_well, shared.is_redundant) {
+            (true, false) => LOOK_EVERY,
+            (true, true) => LOOK_EVERY_DOWN,
+            (false, false) => LOOK_EVERY_DOWN,
+            (false, true) => LOOK_EVERY_REDUNDANT,
+        }
     }
 }

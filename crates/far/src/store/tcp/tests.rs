@@ -1,6 +1,6 @@
 //! Tests with real servers on loopback.
 
-mod proxy;
+pub(crate) mod proxy;
 mod trouble;
 
 use std::sync::{Arc, Mutex};
@@ -37,6 +37,8 @@ fn store_options(servers: &[&ServerHandle]) -> TcpOptions {
         resolved: Vec::new(),
         log: Arc::new(|_| {}),
         lost: Arc::new(|_| {}),
+        is_redundant: false,
+        is_return: false,
     }
 }
 
@@ -58,6 +60,8 @@ fn through(proxy: &Proxy) -> TcpOptions {
         resolved: Vec::new(),
         log: Arc::new(|_| {}),
         lost: Arc::new(|_| {}),
+        is_redundant: false,
+        is_return: false,
     }
 }
 

@@ -145,6 +145,7 @@ impl Link {
         self.state = State::Up { stream, wire };
         self.was_up = true;
         self.last_progress = Instant::now();
+        self.heard = self.last_progress;
         self.announce_return();
         Ok(())
     }

@@ -15,6 +15,8 @@ struct State {
     server: SocketAddr,
     /// Nothing is forwarded any more, although all connections stay open.
     held: AtomicBool,
+    /// Nothing is forwarded for now; nothing is lost either.
+    paused: AtomicBool,
     /// New connections are closed immediately.
     closed: AtomicBool,
     /// A connection that has forwarded this many bytes to the server, or to the client, is cut.
@@ -29,6 +31,7 @@ impl Proxy {
         let state = Arc::new(State {
             server,
             held: AtomicBool::new(false),
+            paused: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             budgets: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
             cuts: AtomicU64::new(0),
@@ -62,6 +65,16 @@ impl Proxy {
     /// Discards everything from now on.
     pub fn hold(&self) {
         self.state.held.store(true, Ordering::SeqCst);
+    }
+
+    /// Delays everything from now on, like a server that is stopped.
+    pub fn pause(&self) {
+        self.state.paused.store(true, Ordering::SeqCst);
+    }
+
+    /// Forwards what was delayed.
+    pub fn resume(&self) {
+        self.state.paused.store(false, Ordering::SeqCst);
     }
 
     /// Cuts the current connections.
@@ -107,6 +120,9 @@ impl State {
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             if self.held.load(Ordering::SeqCst) {
                 continue;
+            }
+            while self.paused.load(Ordering::SeqCst) {
+                std::thread::sleep(std::time::Duration::from_millis(1));
             }
             let pass = budget.min(count as u64) as usize;
             budget -= pass as u64;

@@ -1,0 +1,278 @@
+//! What all channels share under one lock: the table of blocks, the health of the members, and
+//! their stores.
+
+use std::sync::Arc;
+
+use hiroma_policy::redundancy::{Change, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Table};
+use hiroma_units::Loc;
+
+use crate::store::{Condition, Store, StoreUsage};
+
+/// See the module documentation.
+pub struct Books {
+    pub table: Table,
+    pub pool: Pool,
+    pub pacer: Pacer,
+    sector_bytes: usize,
+    members: [Option<Seat>; MEMBERS_MAX],
+    /// Stores of dead members, for the keeper to close.
+    pub closing: Vec<Arc<dyn Store>>,
+    /// Servers without a member.
+    pub vacant_servers: Vec<usize>,
+    freed: Vec<Vec<Loc>>,
+    next_serial: u64,
+    /// What a member's loss has left to make again, until that is done.
+    pub rebuilding: bool,
+}
+
+struct Seat {
+    server: usize,
+    /// Never used twice, unlike the member's number.
+    serial: u64,
+    store: Option<Arc<dyn Store>>,
+    reason: String,
+    /// The user knows that it is lost.
+    is_told: bool,
+}
+
+impl Books {
+    pub fn new(copies: usize, sector_bytes: usize) -> Books {
+        Books {
+            table: Table::new(copies, 1 << Loc::STORE_BITS),
+            pool: Pool::default(),
+            pacer: Pacer::default(),
+            sector_bytes,
+            members: std::array::from_fn(|_| None),
+            closing: Vec::new(),
+            vacant_servers: Vec::new(),
+            freed: (0..MEMBERS_MAX).map(|_| Vec::new()).collect(),
+            next_serial: 1,
+            rebuilding: false,
+        }
+    }
+
+    /// A server becomes a member. Returns false if there are too many.
+    pub fn join(&mut self, now_ns: u64, server: usize, label: u32, store: Arc<dyn Store>) -> bool {
+        let usage = store.usage();
+        let Some(member) = self.pool.join(now_ns, label) else { return false };
+        self.pool.room(member, usage.capacity_bytes.saturating_sub(usage.stored_bytes));
+        self.members[member.index()] = Some(Seat {
+            server,
+            serial: self.next_serial,
+            store: Some(store),
+            reason: String::new(),
+            is_told: false,
+        });
+        self.next_serial += 1;
+        true
+    }
+
+    /// The stores of the members that may have their content.
+    pub fn stores(&self) -> Vec<(Member, Arc<dyn Store>)> {
+        let living = self.pool.living();
+        living.iter().filter_map(|member| Some((member, self.store(member)?.clone()))).collect()
+    }
+
+    pub fn store(&self, member: Member) -> Option<&Arc<dyn Store>> {
+        self.members[member.index()].as_ref()?.store.as_ref()
+    }
+
+    /// The serial number of a member; 0 if there is none.
+    pub fn serial(&self, member: Member) -> u64 {
+        self.members[member.index()].as_ref().map_or(0, |seat| seat.serial)
+    }
+
+    /// Takes a member's store out, so that it is not used any more.
+    pub fn take_store(&mut self, member: Member) -> Option<Arc<dyn Store>> {
+        self.members[member.index()].as_mut()?.store.take()
+    }
+
+    /// Why a member cannot be reached.
+    pub fn note_reason(&mut self, member: Member, reason: &str) {
+        if let Some(seat) = self.members[member.index()].as_mut().filter(|_| !reason.is_empty()) {
+            seat.reason = reason.to_owned();
+        }
+    }
+
+    /// Whether every block has a piece at another member that may have its content.
+    pub fn is_needless(&self, member: Member) -> bool {
+        let living = self.pool.living();
+        let others = Members(living.0 & !(1 << member.0));
+        self.table.census(others)[0] == self.table.census(living)[0]
+    }
+
+    /// Frees blocks with all their pieces.
+    pub fn free(&mut self, locs: &[Loc]) {
+        let Books { table, freed, .. } = self;
+        for loc in locs {
+            table.free(loc.0, |piece| freed[piece.member.index()].push(Loc(piece.place)));
+        }
+        for number in 0..MEMBERS_MAX {
+            if !self.freed[number].is_empty() {
+                let mut locs = std::mem::take(&mut self.freed[number]);
+                self.free_places(Member(number as u8), &locs);
+                locs.clear();
+                self.freed[number] = locs;
+            }
+        }
+    }
+
+    /// Frees places at a member that no block refers to.
+    pub fn free_places(&self, member: Member, places: &[Loc]) {
+        if self.pool.living().contains(member) {
+            if let Some(store) = self.store(member) {
+                store.free(places);
+            }
+        }
+    }
+
+    /// A piece of each block was stored. What is superfluous is freed.
+    pub fn add(&mut self, member: Member, blocks: &[(u32, u32)], places: &[Loc]) {
+        let good = self.pool.good();
+        let is_living = self.pool.living().contains(member);
+        for (&(block, version), &place) in blocks.iter().zip(places) {
+            let piece = Piece { member, place: place.0 };
+            if !is_living {
+                continue;
+            }
+            match self.table.add(block, version, piece, good) {
+                Ok(None) => {}
+                Ok(Some(old)) => self.free_places(old.member, &[Loc(old.place)]),
+                Err(_) => self.free_places(member, &[place]),
+            }
+        }
+    }
+
+    /// Looks at the health of all members. Returns lines for the user, and whether anything has
+    /// changed.
+    pub fn tick(&mut self, now_ns: u64, name: impl Fn(usize) -> String) -> (Vec<String>, bool) {
+        let mut changes = Vec::new();
+        self.pool.tick(now_ns, &mut changes);
+        let mut lines = Vec::new();
+        for &change in &changes {
+            match change {
+                Change::Suspected(_) => self.rebuilding = true,
+                Change::Lost(member) => {
+                    self.rebuilding = true;
+                    lines.extend(self.loss(member, &name, false));
+                }
+                Change::Back(member) => {
+                    if let Some(seat) = &mut self.members[member.index()] {
+                        seat.is_told = false;
+                        lines.push(format!("{} is back", name(seat.server)));
+                    }
+                }
+                Change::Died(member) => {
+                    self.rebuilding = true;
+                    lines.extend(self.loss(member, &name, true));
+                    self.bury(member);
+                }
+            }
+        }
+        (lines, !changes.is_empty())
+    }
+
+    fn loss(
+        &mut self,
+        member: Member,
+        name: &impl Fn(usize) -> String,
+        for_good: bool,
+    ) -> Option<String> {
+        let census = self.table.census(self.pool.good());
+        let seat = self.members[member.index()].as_mut()?;
+        let was_told = std::mem::replace(&mut seat.is_told, true);
+        if was_told && census[0] == 0 {
+            return None;
+        }
+        let why = match std::mem::take(&mut seat.reason) {
+            reason if reason.is_empty() => "no answer".to_owned(),
+            reason => reason,
+        };
+        let name = name(seat.server);
+        let left = self.pool.up().len();
+        let copies = self.table.copies();
+        let gone = census[0];
+        let short: u64 = census[1..copies].iter().sum();
+        let bytes = hiroma_units::Bytes(short * self.sector_bytes as u64);
+        let event = if for_good { "what was in it is gone" } else { "it is lost for now" };
+        let least = (1..=copies).find(|&count| census[count] > 0).unwrap_or(copies);
+        Some(if gone > 0 {
+            let bytes = hiroma_units::Bytes(gone * self.sector_bytes as u64);
+            format!("{name}: {event} ({why}); {bytes} have no copy at the {left} other server(s)")
+        } else if short > 0 && left >= copies {
+            format!(
+                "{name}: {event} ({why}); the program goes on with at least {least} copy of everything, and {bytes} are being copied again to {left} other servers"
+            )
+        } else if short > 0 {
+            format!(
+                "{name}: {event} ({why}); the program goes on with {least} copy of {bytes}: {left} server(s) are too few for {copies} copies"
+            )
+        } else {
+            format!("{name}: {event} ({why}); everything has {copies} copies elsewhere")
+        })
+    }
+
+    /// A dead member's pieces are forgotten, its store is closed, and its server may join again.
+    fn bury(&mut self, member: Member) {
+        self.table.purge(member);
+        if let Some(seat) = self.members[member.index()].take() {
+            self.closing.extend(seat.store);
+            self.vacant_servers.push(seat.server);
+        }
+        self.pool.retire(member);
+    }
+
+    /// Takes the pulse of every member.
+    pub fn take_pulses(&mut self, now_ns: u64) {
+        for (member, store) in self.stores() {
+            let Some(pulse) = store.pulse() else { continue };
+            match pulse.condition {
+                Condition::Dead => {
+                    self.note_reason(member, &pulse.reason);
+                    self.pool.died(member);
+                }
+                Condition::CutOff => {
+                    self.note_reason(member, &pulse.reason);
+                    self.pool.cut_off(member, now_ns);
+                }
+                Condition::Up => {
+                    self.pool.alive(member, now_ns.saturating_sub(pulse.silent.as_nanos() as u64));
+                }
+            }
+        }
+    }
+
+    /// Notes how much room each member has.
+    pub fn take_room(&mut self) {
+        for (member, store) in self.stores() {
+            let usage = store.usage();
+            self.pool.room(member, usage.capacity_bytes.saturating_sub(usage.stored_bytes));
+        }
+    }
+
+    /// To be called in the child of a fork: what was under way is the parent's.
+    pub fn become_child(&mut self) {
+        self.table.settle_all();
+        self.closing.drain(..).for_each(std::mem::forget);
+        // Threads and connections of stores that are not adopted are the parent's.
+        for member in self.pool.dead().iter() {
+            std::mem::forget(self.take_store(member));
+        }
+        self.rebuilding = true;
+    }
+
+    pub fn usage(&self) -> StoreUsage {
+        let mut sum = StoreUsage {
+            far_bytes: self.table.live() * self.sector_bytes as u64,
+            metadata_bytes: self.table.bytes(),
+            ..StoreUsage::default()
+        };
+        for (_, store) in self.stores() {
+            let usage = store.usage();
+            sum.stored_bytes += usage.stored_bytes;
+            sum.capacity_bytes = sum.capacity_bytes.saturating_add(usage.capacity_bytes);
+            sum.metadata_bytes += usage.metadata_bytes;
+        }
+        sum
+    }
+}

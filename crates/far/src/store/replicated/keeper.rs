@@ -1,0 +1,307 @@
+//! A thread that watches the members, makes blocks again that have too few copies, and takes
+//! servers in that have come back.
+
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::yield_now;
+use std::time::{Duration, Instant};
+
+use hiroma_policy::redundancy::Members;
+use hiroma_sys::frame::FrameBuf;
+use hiroma_sys::lock::Bell;
+use hiroma_sys::wait;
+use hiroma_units::Loc;
+
+use super::channel::ReplicatedChannel;
+use super::{Shared, label};
+use crate::host::{self, Thread};
+use crate::store::tcp::{TcpOptions, TcpStore};
+use crate::store::{Channel, Completion, Purpose, StoreError, Token};
+
+/// Interval of the looks at the members.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Interval of questions about room, and of attempts to reach servers that are gone.
+const ROOM_EVERY: Duration = Duration::from_millis(500);
+const JOIN_EVERY: Duration = Duration::from_secs(1);
+/// Interval of searches for blocks with too few copies although none is known of.
+const SEARCH_EVERY: Duration = Duration::from_secs(5);
+/// Bytes that are made again at a time: what a request of the program waits for at most.
+const BATCH_BYTES: usize = 64 << 10;
+
+/// State shared by the store and its keeper.
+#[derive(Default)]
+pub struct Keeping {
+    thread: Mutex<Option<Thread>>,
+    pub bell: Bell,
+    stopping: AtomicBool,
+    /// The process is about to fork: nothing may be locked or allocated.
+    still: AtomicBool,
+    working: AtomicBool,
+}
+
+impl Keeping {
+    /// Waits until the keeper has finished its round, and stops further rounds until
+    /// [`Keeping::goes_on`].
+    pub fn stand_still(&self) {
+        self.still.store(true, SeqCst);
+        while self.working.load(SeqCst) {
+            yield_now();
+        }
+    }
+
+    /// The fork is over.
+    pub fn goes_on(&self) {
+        if self.still.swap(false, SeqCst) {
+            self.bell.ring();
+        }
+    }
+
+    /// Stops the keeper, if this process has one.
+    pub fn stop(&self) {
+        self.stopping.store(true, SeqCst);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(thread) = thread {
+            self.bell.ring();
+            thread.join();
+        }
+    }
+}
+
+/// Starts the keeper of this process: in the first one, and in each child that adopts the store.
+pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
+    let (kept, epoch) = (Arc::clone(shared), shared.epoch.load(SeqCst));
+    let work = move || {
+        let mut keeper = Keeper::new(&kept);
+        while !kept.keeping.stopping.load(SeqCst) && kept.epoch.load(SeqCst) == epoch {
+            kept.keeping.working.store(true, SeqCst);
+            let is_still = kept.keeping.still.load(SeqCst);
+            let pause = if is_still { LOOK_EVERY } else { keeper.round() };
+            kept.keeping.working.store(false, SeqCst);
+            if !pause.is_zero() {
+                keeper.rest(pause, is_still);
+            }
+        }
+    };
+    let keeping = &shared.keeping;
+    keeping.still.store(false, SeqCst);
+    keeping.working.store(false, SeqCst);
+    let thread = host::spawn(c"hiroma-keeper", work)
+        .map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
+    let before = keeping.thread.lock().unwrap_or_else(PoisonError::into_inner).replace(thread);
+    // After a fork this is the parent's thread, which does not exist here.
+    std::mem::forget(before);
+    Ok(())
+}
+
+/// Blocks that are being made again.
+struct Batch {
+    blocks: Vec<(u32, u32)>,
+    holders: Members,
+    wanted: usize,
+}
+
+struct Keeper {
+    shared: Arc<Shared>,
+    channel: ReplicatedChannel,
+    buf: Option<FrameBuf>,
+    batch: Option<Batch>,
+    /// Where the search goes on; none: there is nothing to search for.
+    cursor: Option<u32>,
+    /// Blocks with no more copies than this are searched for first.
+    left_max: usize,
+    /// Bytes made again since everything last had all copies, and whether this search made any.
+    made_bytes: u64,
+    is_progress: bool,
+    searched: Instant,
+    asked_room: Instant,
+    joined: Instant,
+    found: Vec<u32>,
+    completions: Vec<Completion>,
+}
+
+impl Keeper {
+    fn new(shared: &Arc<Shared>) -> Keeper {
+        let now = Instant::now();
+        let bytes = BATCH_BYTES.max(shared.sector_bytes);
+        Keeper {
+            shared: Arc::clone(shared),
+            channel: ReplicatedChannel::open(shared, Purpose::Write),
+            buf: Some(FrameBuf::leak(bytes)),
+            batch: None,
+            cursor: None,
+            left_max: 1,
+            made_bytes: 0,
+            is_progress: false,
+            searched: now,
+            asked_room: now,
+            joined: now,
+            found: Vec::new(),
+            completions: Vec::new(),
+        }
+    }
+
+    /// One look at everything. Returns how long to rest.
+    fn round(&mut self) -> Duration {
+        self.look();
+        self.channel.poll(&mut self.completions);
+        for done in std::mem::take(&mut self.completions) {
+            self.came(done);
+        }
+        if self.batch.is_some() {
+            return Duration::from_millis(1);
+        }
+        self.make_again()
+    }
+
+    /// Sleeps without a lock, until there is something to do.
+    fn rest(&self, pause: Duration, is_still: bool) {
+        if self.batch.is_some() && !is_still {
+            wait::readable(&self.channel.wait_fds(), pause.as_millis().max(1) as i64);
+        } else {
+            self.shared.keeping.bell.wait(pause);
+        }
+    }
+
+    fn look(&mut self) {
+        let now_ns = self.shared.now_ns();
+        let (closing, vacant) = {
+            let mut books = self.shared.books();
+            books.take_pulses(now_ns);
+            if self.asked_room.elapsed() > ROOM_EVERY {
+                self.asked_room = Instant::now();
+                books.take_room();
+            }
+            (std::mem::take(&mut books.closing), !books.vacant_servers.is_empty())
+        };
+        self.shared.tick();
+        drop(closing);
+        if vacant && self.joined.elapsed() > JOIN_EVERY {
+            self.joined = Instant::now();
+            self.take_in();
+        }
+    }
+
+    /// Tries to reach servers that are gone: each that answers is a new member.
+    fn take_in(&mut self) {
+        let vacant = std::mem::take(&mut self.shared.books().vacant_servers);
+        for server in vacant {
+            let options = TcpOptions { is_return: true, ..self.shared.servers[server].clone() };
+            let joined = TcpStore::connect_with(options).is_ok_and(|store| {
+                let label = label(&self.shared.servers, server);
+                let now_ns = self.shared.now_ns();
+                let mut books = self.shared.books();
+                books.rebuilding = true;
+                books.join(now_ns, server, label, Arc::new(store))
+            });
+            if joined {
+                self.shared.note_change();
+                let name = self.shared.server_name(server);
+                (self.shared.log)(&format!("{name} is back, empty, and is used again"));
+            } else {
+                self.shared.books().vacant_servers.push(server);
+            }
+        }
+    }
+
+    /// Searches for blocks with too few copies, and begins to copy some. Returns how long to rest.
+    fn make_again(&mut self) -> Duration {
+        let now_ns = self.shared.now_ns();
+        let shared = Arc::clone(&self.shared);
+        let mut books = shared.books();
+        if std::mem::take(&mut books.rebuilding) || self.searched.elapsed() > SEARCH_EVERY {
+            self.searched = Instant::now();
+            (self.cursor, self.left_max) = (Some(0), 1);
+        }
+        let Some(cursor) = self.cursor else {
+            books.pacer.works(false);
+            return LOOK_EVERY;
+        };
+        let next_ns = books.pacer.next_ns();
+        if next_ns > now_ns {
+            return Duration::from_nanos(next_ns - now_ns).min(LOOK_EVERY);
+        }
+        let good = books.pool.good();
+        let copies = books.table.copies();
+        self.found.clear();
+        let most = self.buf.as_ref().map_or(1, FrameBuf::len) / shared.sector_bytes;
+        self.cursor = books.table.missing(cursor, good, self.left_max, most, &mut self.found);
+        let Some(&first) = self.found.first() else {
+            if self.cursor.is_none() && self.left_max + 1 < copies {
+                (self.cursor, self.left_max) = (Some(0), self.left_max + 1);
+            } else if self.cursor.is_none() {
+                drop(books);
+                self.search_ended();
+            }
+            return Duration::ZERO;
+        };
+        // What was found last is made before the search ends.
+        self.cursor = self.cursor.or(Some(u32::MAX));
+        let holders = Members(books.table.holders(first).0 & good.0);
+        if books.pool.target(now_ns, 0, holders).is_none() {
+            // Nobody takes them now.
+            return LOOK_EVERY;
+        }
+        books.pacer.works(true);
+        let mut blocks = Vec::with_capacity(self.found.len());
+        for &block in &self.found {
+            let version = books.table.version(block);
+            if books.table.begin(block, version) {
+                blocks.push((block, version));
+            }
+        }
+        drop(books);
+        let locs: Vec<Loc> = blocks.iter().map(|&(block, _)| Loc(block)).collect();
+        let Some(buf) = self.buf.as_ref().filter(|_| !locs.is_empty()) else {
+            return LOOK_EVERY;
+        };
+        let lent = hiroma_sys::vm::lend(buf.addr(), locs.len() * shared.sector_bytes);
+        self.batch = Some(Batch { blocks, holders, wanted: copies - holders.len() });
+        self.channel.start_read(READ, &locs, lent);
+        Duration::ZERO
+    }
+
+    fn search_ended(&mut self) {
+        if self.made_bytes == 0 {
+            return;
+        }
+        let mut books = self.shared.books();
+        let census = books.table.census(books.pool.good());
+        let copies = self.shared.copies;
+        if census[..copies].iter().any(|&count| count > 0) {
+            // Some were being written when the search came by.
+            books.rebuilding |= std::mem::take(&mut self.is_progress);
+            return;
+        }
+        drop(books);
+        self.made_bytes = 0;
+        (self.shared.log)(&format!("{}: everything has {copies} copies again", self.shared.name));
+    }
+
+    /// A step of a batch has ended.
+    fn came(&mut self, done: Completion) {
+        let Some(batch) = self.batch.take() else { return };
+        let bytes = batch.blocks.len() * self.shared.sector_bytes;
+        if done.token == READ && done.result.is_ok() {
+            let blocks = batch.blocks.clone();
+            let lent = hiroma_sys::vm::lend(done.buf.addr(), bytes);
+            let begun = self.channel.write_again(WRITE, lent, blocks, batch.holders, batch.wanted);
+            if begun.is_ok() {
+                self.batch = Some(batch);
+                return;
+            }
+        }
+        let now_ns = self.shared.now_ns();
+        let mut books = self.shared.books();
+        for &(block, version) in &batch.blocks {
+            books.table.settle(block, version);
+        }
+        if done.token == WRITE && done.result.is_ok() {
+            self.made_bytes += bytes as u64;
+            self.is_progress = true;
+        }
+        books.pacer.spend(now_ns, bytes as u64);
+    }
+}
+
+const READ: Token = Token(0);
+const WRITE: Token = Token(1);

@@ -1,0 +1,257 @@
+//! Several servers of which none matters: each block is in `copies` of them.
+//!
+//! The decisions are those of [`hiroma_policy::redundancy`]; this is what carries them out. A
+//! location that this store hands out is the number of a block in the table, and stays while the
+//! block's pieces move. Each server is a [`TcpStore`] of its own, a *member*.
+//!
+//! No thread of the pager waits for a server that another one can stand in for: a read that takes
+//! longer than usual is sent to a second member, a write is complete without a member that does not
+//! answer, and what it should have had is made again elsewhere ([`keeper`]).
+
+mod books;
+mod channel;
+mod keeper;
+mod reads;
+mod slab;
+#[cfg(test)]
+mod tests;
+mod writes;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hiroma_policy::redundancy::{COPIES_MAX, Member};
+use hiroma_units::Loc;
+
+use self::books::Books;
+use self::channel::ReplicatedChannel;
+use self::keeper::Keeping;
+use super::tcp::{LogLine, TcpOptions, TcpStore};
+use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
+use crate::content::Key;
+
+/// Maximum number of servers: a thread waits for one descriptor of each.
+pub const SERVERS_MAX: usize = 16;
+
+/// The store. See the module documentation.
+pub struct ReplicatedStore {
+    shared: Arc<Shared>,
+}
+
+/// State shared by all channels and the keeper.
+struct Shared {
+    name: String,
+    sector_bytes: usize,
+    copies: usize,
+    /// How to connect to each server: one server each.
+    servers: Vec<TcpOptions>,
+    log: LogLine,
+    /// Of checksums, by which a copy that changed is told from the right one.
+    key: Key,
+    timeout: Duration,
+    books: Mutex<Books>,
+    /// Counts changes of the members, for channels to follow.
+    changes: AtomicU64,
+    keeping: Keeping,
+    /// Counts forks, so that channels of the parent are recognized in the child.
+    epoch: AtomicU64,
+    process: AtomicU32,
+    /// Times of this store begin here.
+    start: Instant,
+    left: AtomicBool,
+}
+
+impl ReplicatedStore {
+    /// Connects to all servers of `options`, each of which becomes a member.
+    pub fn connect(options: &TcpOptions, copies: usize) -> Result<ReplicatedStore, StoreError> {
+        let name = format!("tcp://{}", options.servers.join(","));
+        check(&name, options.servers.len(), copies)?;
+        let key = Key::random().map_err(|error| StoreError::Io {
+            store: name.clone(),
+            doing: "making a key",
+            source_text: error.to_string(),
+        })?;
+        let one = |server: &String| TcpOptions {
+            servers: vec![server.clone()],
+            log: Arc::new(|_| {}),
+            lost: Arc::new(|_| {}),
+            is_redundant: true,
+            ..options.clone()
+        };
+        let servers: Vec<TcpOptions> = options.servers.iter().map(one).collect();
+        let mut books = Books::new(copies, options.sector_bytes);
+        for (server, options) in servers.iter().enumerate() {
+            let store: Arc<dyn Store> = Arc::new(TcpStore::connect_with(options.clone())?);
+            books.join(0, server, label(&servers, server), store);
+        }
+        let shared = Arc::new(Shared {
+            name,
+            sector_bytes: options.sector_bytes,
+            copies,
+            servers,
+            log: options.log.clone(),
+            key,
+            timeout: options.timeout,
+            books: Mutex::new(books),
+            changes: AtomicU64::new(1),
+            keeping: Keeping::default(),
+            epoch: AtomicU64::new(0),
+            process: AtomicU32::new(std::process::id()),
+            start: Instant::now(),
+            left: AtomicBool::new(false),
+        });
+        keeper::start(&shared)?;
+        Ok(ReplicatedStore { shared })
+    }
+}
+
+/// Refuses numbers of copies that cannot be.
+fn check(name: &str, servers: usize, copies: usize) -> Result<(), StoreError> {
+    let reason = if copies > servers {
+        format!(
+            "--copies {copies} needs {copies} servers, and {servers} {} named: name more, or ask for fewer copies",
+            if servers == 1 { "is" } else { "are" }
+        )
+    } else if !(1..=COPIES_MAX).contains(&copies) {
+        format!("--copies {copies} is not possible: use 1 to {COPIES_MAX}")
+    } else if servers > SERVERS_MAX {
+        format!("{servers} servers are named: with --copies, use up to {SERVERS_MAX}")
+    } else {
+        return Ok(());
+    };
+    Err(StoreError::Config { store: name.to_owned(), reason })
+}
+
+/// Servers on the same host fail together: they have the label of the first one there.
+fn label(servers: &[TcpOptions], server: usize) -> u32 {
+    let host = |server: usize| servers[server].servers[0].rsplit_once(':').map(|(host, _)| host);
+    (0..server).find(|&other| host(other) == host(server)).unwrap_or(server) as u32
+}
+
+impl Shared {
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        // Not zero: that is the time before the first event.
+        self.start.elapsed().as_nanos() as u64 + 1
+    }
+
+    fn server_name(&self, server: usize) -> String {
+        format!("tcp://{}", self.servers[server].servers[0])
+    }
+
+    /// The members have changed: channels look at them before their next request.
+    fn note_change(&self) {
+        self.changes.fetch_add(1, SeqCst);
+    }
+
+    /// Looks at the health of the members, and says what has changed.
+    fn tick(&self) {
+        let lines = {
+            let mut books = self.books();
+            let (lines, changed) = books.tick(self.now_ns(), |server| self.server_name(server));
+            if changed {
+                self.note_change();
+                self.keeping.bell.ring();
+            }
+            lines
+        };
+        lines.iter().for_each(|line| (self.log)(line));
+    }
+
+    fn io_error(&self, doing: &'static str, text: &str) -> StoreError {
+        StoreError::Io { store: self.name.clone(), doing, source_text: text.to_owned() }
+    }
+}
+
+impl Store for ReplicatedStore {
+    fn name(&self) -> String {
+        format!("{} ({} copies)", self.shared.name, self.shared.copies)
+    }
+
+    fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {
+        Ok(Box::new(ReplicatedChannel::open(&self.shared, purpose)))
+    }
+
+    fn free(&self, locs: &[Loc]) {
+        self.shared.books().free(locs);
+    }
+
+    fn keeps_for_children(&self) -> bool {
+        true
+    }
+
+    fn usage(&self) -> StoreUsage {
+        self.shared.keeping.goes_on();
+        self.shared.books().usage()
+    }
+
+    fn leave(&self) {
+        if self.shared.process.load(SeqCst) == std::process::id() {
+            self.shared.left.store(true, SeqCst);
+            self.shared.keeping.stop();
+            let stores = self.shared.books().stores();
+            stores.iter().for_each(|(_, store)| store.leave());
+        }
+    }
+
+    fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
+        self.shared.keeping.stand_still();
+        let start = Instant::now();
+        let mut guards = Vec::new();
+        let stores = self.shared.books().stores();
+        for (member, store) in stores {
+            loop {
+                match store.prepare_fork() {
+                    Ok(guard) => guards.push((member, guard)),
+                    // What others have too need not be preserved here.
+                    Err(_) if self.shared.books().is_needless(member) => {
+                        self.shared.books().pool.died(member);
+                    }
+                    Err(error) if start.elapsed() > self.shared.timeout => return Err(error),
+                    Err(_) => continue,
+                }
+                break;
+            }
+        }
+        Ok(Box::new(ReplicatedFork { shared: Arc::clone(&self.shared), guards }))
+    }
+}
+
+impl Drop for ReplicatedStore {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+struct ReplicatedFork {
+    shared: Arc<Shared>,
+    guards: Vec<(Member, Box<dyn ForkGuard>)>,
+}
+
+impl ForkGuard for ReplicatedFork {
+    fn adopt(&self) -> Result<(), StoreError> {
+        let shared = &self.shared;
+        shared.epoch.fetch_add(1, SeqCst);
+        shared.process.store(std::process::id(), SeqCst);
+        shared.left.store(false, SeqCst);
+        shared.note_change();
+        shared.books().become_child();
+        for (member, guard) in &self.guards {
+            if let Err(error) = guard.adopt() {
+                let mut books = shared.books();
+                if !books.is_needless(*member) {
+                    return Err(error);
+                }
+                books.pool.died(*member);
+                // Its threads and connections are the parent's, or half made.
+                std::mem::forget(books.take_store(*member));
+            }
+        }
+        keeper::start(shared)
+    }
+}

@@ -1,0 +1,319 @@
+//! Tests with real servers on loopback, which are killed, cut off, held up and filled.
+
+use std::collections::HashMap;
+use std::sync::Mutex as StdMutex;
+
+use hiroma_far_server::{ServeOptions, ServerHandle, serve};
+use hiroma_sys::frame::FrameBuf;
+
+use super::*;
+use crate::config::Allocation;
+use crate::store::model::{self, buf_with, check, check_concurrently, content, wait};
+use crate::store::tcp::tests::proxy::Proxy;
+use crate::store::{Completion, Token};
+
+const SECTOR: usize = 4096;
+
+fn server_at(listen: &str, memory_bytes: u64) -> ServerHandle {
+    let listen = listen.to_owned();
+    serve(ServeOptions { listen, memory_bytes, ..ServeOptions::default() }).unwrap()
+}
+
+fn server(memory_bytes: u64) -> ServerHandle {
+    server_at("127.0.0.1:0", memory_bytes)
+}
+
+type Lines = Arc<StdMutex<Vec<String>>>;
+
+fn options(servers: Vec<String>) -> (TcpOptions, Lines) {
+    let lines = Lines::default();
+    let heard = lines.clone();
+    let options = TcpOptions {
+        servers,
+        sector_bytes: SECTOR,
+        allocation: Allocation::Simple,
+        timeout: Duration::from_secs(20),
+        key_file: None,
+        resolved: Vec::new(),
+        log: Arc::new(move |line| heard.lock().unwrap().push(line.to_owned())),
+        lost: Arc::new(|_| {}),
+        is_redundant: true,
+        is_return: false,
+    };
+    (options, lines)
+}
+
+fn addresses(servers: &[ServerHandle]) -> Vec<String> {
+    servers.iter().map(|server| server.local_addr().to_string()).collect()
+}
+
+/// A store of `copies` in servers behind proxies, which tests cut, hold and let go.
+struct Cluster {
+    servers: Vec<ServerHandle>,
+    proxies: Vec<Proxy>,
+    store: ReplicatedStore,
+    lines: Lines,
+}
+
+impl Cluster {
+    fn new(servers: usize, copies: usize) -> Cluster {
+        let servers: Vec<_> = (0..servers).map(|_| server(256 << 20)).collect();
+        let proxies: Vec<_> =
+            servers.iter().map(|server| Proxy::new(server.local_addr())).collect();
+        let (options, lines) = options(proxies.iter().map(|at| at.addr.to_string()).collect());
+        let store = ReplicatedStore::connect(&options, copies).unwrap();
+        Cluster { servers, proxies, store, lines }
+    }
+
+    fn census(&self) -> Vec<u64> {
+        let books = self.store.shared.books();
+        books.table.census(books.pool.good()).to_vec()
+    }
+
+    fn heard(&self, what: &str) -> bool {
+        self.lines.lock().unwrap().iter().any(|line| line.contains(what))
+    }
+}
+
+fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !happens() {
+        assert!(Instant::now() < deadline, "{what} never happened");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Sectors with known content, and a channel to work on them.
+struct Load {
+    reader: Box<dyn Channel>,
+    writer: Box<dyn Channel>,
+    held: HashMap<u32, u64>,
+    order: Vec<Loc>,
+    next: u64,
+    /// The longest that a request took.
+    slowest: Duration,
+}
+
+impl Load {
+    fn new(store: &ReplicatedStore) -> Load {
+        Load {
+            reader: store.open(Purpose::Read).unwrap(),
+            writer: store.open(Purpose::Write).unwrap(),
+            held: HashMap::new(),
+            order: Vec::new(),
+            next: 0,
+            slowest: Duration::ZERO,
+        }
+    }
+
+    fn write(&mut self, sectors: usize) {
+        let start = Instant::now();
+        let first = self.next;
+        self.next += sectors as u64;
+        let bytes: Vec<u8> = (first..self.next).flat_map(|seed| content(seed, SECTOR)).collect();
+        let mut locs = vec![Loc(u32::MAX); sectors];
+        if let Err((_, error)) = self.writer.write(Token(1), buf_with(&bytes), &mut locs) {
+            panic!("{error}");
+        }
+        let done = one(&mut *self.writer);
+        done.result.unwrap();
+        for (loc, seed) in locs.into_iter().zip(first..) {
+            assert!(self.held.insert(loc.0, seed).is_none(), "{loc:?} was handed out twice");
+            self.order.push(loc);
+        }
+        self.slowest = self.slowest.max(start.elapsed());
+    }
+
+    fn read(&mut self, from: usize, sectors: usize) {
+        let start = Instant::now();
+        let locs: Vec<Loc> = self.order.iter().skip(from).take(sectors).copied().collect();
+        let expected: Vec<u8> =
+            locs.iter().flat_map(|loc| content(self.held[&loc.0], SECTOR)).collect();
+        self.reader.read(Token(2), &locs, FrameBuf::leak(expected.len()));
+        let done = one(&mut *self.reader);
+        done.result.unwrap();
+        assert!(done.buf.bytes() == expected, "sectors {locs:?} came back changed");
+        self.slowest = self.slowest.max(start.elapsed());
+    }
+
+    fn free(&mut self, store: &ReplicatedStore, count: usize) {
+        let count = count.min(self.order.len());
+        let locs: Vec<Loc> = self.order.drain(..count).collect();
+        locs.iter().for_each(|loc| _ = self.held.remove(&loc.0));
+        store.free(&locs);
+    }
+
+    fn read_all(&mut self) {
+        (0..self.order.len()).step_by(16).for_each(|from| self.read(from, 16));
+    }
+}
+
+fn one(channel: &mut dyn Channel) -> Completion {
+    let mut done = wait(channel);
+    assert_eq!(done.len(), 1);
+    done.pop().unwrap()
+}
+
+#[test]
+fn store_matches_a_naive_map() {
+    let servers = [server(256 << 20), server(256 << 20), server(256 << 20)];
+    for (seed, copies) in [(1, 1), (2, 2), (3, 3)] {
+        let (options, _) = options(addresses(&servers));
+        let store = ReplicatedStore::connect(&options, copies).unwrap();
+        check(&store, SECTOR, &model::random_ops(seed, 20, 400));
+        check_concurrently(&store, SECTOR, 3, 300);
+    }
+}
+
+#[test]
+fn impossible_numbers_of_copies_are_refused_in_words() {
+    let server = server(64 << 20);
+    let (options, _) = options(vec![server.local_addr().to_string()]);
+    let error = ReplicatedStore::connect(&options, 2).err().unwrap().to_string();
+    assert!(error.contains("--copies 2 needs 2 servers, and 1 is named"), "{error}");
+    assert!(ReplicatedStore::connect(&options, 0).is_err());
+}
+
+#[test]
+fn death_of_a_server_is_not_noticed_and_its_blocks_are_made_again() {
+    let mut cluster = Cluster::new(3, 2);
+    let mut load = Load::new(&cluster.store);
+    (0..64).for_each(|_| load.write(64));
+    load.slowest = Duration::ZERO;
+    cluster.proxies[0].close();
+    cluster.servers.remove(0).stop();
+    let end = Instant::now() + Duration::from_secs(3);
+    let mut at = 0;
+    while Instant::now() < end {
+        load.write(8);
+        load.read(at % load.order.len(), 16);
+        at += 16;
+        load.free(&cluster.store, 4);
+    }
+    assert!(load.slowest < Duration::from_millis(900), "{:?}", load.slowest);
+    eventually("the copies", || cluster.census()[..2] == [0, 0]);
+    eventually("the line", || cluster.heard("everything has 2 copies again"));
+    let lines = cluster.lines.lock().unwrap().clone();
+    assert_eq!(lines.iter().filter(|line| line.contains("lost")).count(), 1, "{lines:?}");
+    load.read_all();
+}
+
+#[test]
+fn silent_server_is_done_without_and_comes_back_with_its_blocks() {
+    let cluster = Cluster::new(3, 2);
+    let mut load = Load::new(&cluster.store);
+    (0..32).for_each(|_| load.write(64));
+    load.slowest = Duration::ZERO;
+    cluster.proxies[1].pause();
+    let end = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < end {
+        load.write(8);
+        let at = load.next as usize * 7 % load.order.len();
+        load.read(at, 16);
+    }
+    assert!(load.slowest < Duration::from_millis(900), "{:?}", load.slowest);
+    assert!(cluster.heard("lost"));
+    cluster.proxies[1].resume();
+    eventually("its return", || cluster.heard("is back"));
+    (0..200).for_each(|_| load.write(8));
+    load.read_all();
+    eventually("the copies", || cluster.census()[..2] == [0, 0]);
+}
+
+#[test]
+fn late_answers_never_reach_a_buffer_that_was_given_back() {
+    let cluster = Cluster::new(2, 2);
+    let mut load = Load::new(&cluster.store);
+    (0..16).for_each(|_| load.write(16));
+    for round in 0..6 {
+        let proxy = &cluster.proxies[round % 2];
+        proxy.pause();
+        // Some of these are asked of the server that is silent, and answered by the other one.
+        let from = round * 32;
+        let mut bufs = Vec::new();
+        for at in (from..from + 32).step_by(4) {
+            let locs: Vec<Loc> = load.order[at..at + 4].to_vec();
+            load.reader.read(Token(at as u64), &locs, FrameBuf::leak(4 * SECTOR));
+        }
+        while load.reader.in_flight() > 0 {
+            for mut done in wait(&mut *load.reader) {
+                done.result.unwrap();
+                done.buf.bytes_mut().fill(0xaa);
+                bufs.push(done.buf);
+            }
+        }
+        proxy.resume();
+        let until = Instant::now() + Duration::from_millis(100);
+        while Instant::now() < until {
+            load.reader.poll(&mut Vec::new());
+        }
+        load.read(0, 8);
+        for buf in &bufs {
+            assert!(buf.bytes().iter().all(|&byte| byte == 0xaa), "written after it was returned");
+        }
+    }
+}
+
+#[test]
+fn restarted_server_is_a_new_member() {
+    let mut cluster = Cluster::new(3, 2);
+    let mut load = Load::new(&cluster.store);
+    (0..16).for_each(|_| load.write(64));
+    let address = cluster.servers[2].local_addr().to_string();
+    cluster.servers.remove(2).stop();
+    let again = server_at(&address, 256 << 20);
+    eventually("its return", || {
+        load.write(1);
+        cluster.heard("is back, empty")
+    });
+    eventually("the copies", || cluster.census()[..2] == [0, 0]);
+    load.read_all();
+    // It has blocks again, and the death of another one is borne.
+    cluster.proxies[0].close();
+    cluster.servers.remove(0).stop();
+    (0..600).for_each(|_| load.write(8));
+    load.read_all();
+    eventually("use of it", || again.stats().used_bytes > 0);
+}
+
+#[test]
+fn death_of_all_copies_is_said() {
+    let mut cluster = Cluster::new(2, 2);
+    let mut load = Load::new(&cluster.store);
+    (0..4).for_each(|_| load.write(16));
+    let addresses: Vec<String> = addresses(&cluster.servers);
+    cluster.servers.drain(..).for_each(|server| server.stop());
+    let _again: Vec<_> = addresses.iter().map(|at| server_at(at, 64 << 20)).collect();
+    load.reader.read(Token(9), &[load.order[3]], FrameBuf::leak(SECTOR));
+    let error = one(&mut *load.reader).result.unwrap_err().to_string();
+    assert!(error.contains("no copy of a needed block is left"), "{error}");
+}
+
+#[test]
+fn full_server_is_passed_by() {
+    let servers = [server(8 << 20), server(64 << 20), server(64 << 20)];
+    let (options, _) = options(addresses(&servers));
+    let store = ReplicatedStore::connect(&options, 2).unwrap();
+    let mut load = Load::new(&store);
+    (0..24).for_each(|_| load.write(512));
+    load.read_all();
+    eventually("the copies", || {
+        let books = store.shared.books();
+        books.table.census(books.pool.good())[..2] == [0, 0]
+    });
+    // All of them are full at last, in words.
+    let mut full = None;
+    for seed in 0..200 {
+        let bytes = content(seed, 512 * SECTOR);
+        let mut locs = vec![Loc(0); 512];
+        match load.writer.write(Token(1), buf_with(&bytes), &mut locs) {
+            Ok(()) => one(&mut *load.writer).result.unwrap(),
+            Err((_, error)) => {
+                full = Some(error);
+                break;
+            }
+        }
+    }
+    assert!(matches!(full, Some(StoreError::Full { .. })), "{full:?}");
+    load.read_all();
+}

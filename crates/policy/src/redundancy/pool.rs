@@ -1,0 +1,338 @@
+//! What is known of each member, and who gets a block or is asked for one.
+//!
+//! A member is *up* while it answers; *suspect* when its connection is down, or when a request has
+//! waited for [`SUSPECT_AFTER_NS`]; *lost* when that has lasted for [`LOST_AFTER_NS`] while another
+//! member was up; *dead* when its content cannot come back. A suspect member is asked last and gets
+//! no blocks. What a lost one holds is made again elsewhere. Suspicion frees nothing: a member that
+//! answers again is up, with all pieces that are still current.
+
+use super::quantile::{Mean, Quantile95};
+use super::{MEMBERS_MAX, Member, Members};
+
+/// A member that has not answered for this long is suspect.
+pub const SUSPECT_AFTER_NS: u64 = 250_000_000;
+/// A member that has been suspect for this long is lost.
+pub const LOST_AFTER_NS: u64 = 750_000_000;
+/// Minimum time before a second member is asked.
+const HEDGE_MIN_NS: u64 = 5_000_000;
+/// A member that was full is tried again after this time.
+const FULL_PAUSE_NS: u64 = 1_000_000_000;
+/// If no thread has looked at the members for this long, the reason is that this process stood
+/// still, and the time does not count as theirs.
+const STOOD_STILL_NS: u64 = 500_000_000;
+/// Blocks follow each other to the same members for this many bytes, so that they can be read
+/// together.
+const TOGETHER_BYTES: u64 = 2 << 20;
+/// A member whose answers were wrong this often is not used any more.
+const WRONG_MAX: u32 = 16;
+/// Reads of more bytes than this have a percentile of their own.
+const SMALL_BYTES: usize = 32 << 10;
+
+/// Whether a member can be relied on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Health {
+    /// No member has this number.
+    Vacant,
+    /// It answers.
+    Up,
+    /// It may only be slow.
+    Suspect,
+    /// Its blocks are made again elsewhere; it may come back with them.
+    Lost,
+    /// Its content is gone.
+    Dead,
+}
+
+/// What the user is told, and what the store acts on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// It does not answer now.
+    Suspected(Member),
+    /// It is given up for now.
+    Lost(Member),
+    /// It answers again, with its content.
+    Back(Member),
+    /// Its content is gone.
+    Died(Member),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    health: Health,
+    label: u32,
+    cut_off: bool,
+    answered_ns: u64,
+    suspect_since_ns: u64,
+    full_until_ns: u64,
+    /// Estimated bytes free.
+    room: u64,
+    latency: Mean,
+    small: Quantile95,
+    large: Quantile95,
+    wrong: u32,
+}
+
+const VACANT: State = State {
+    health: Health::Vacant,
+    label: 0,
+    cut_off: false,
+    answered_ns: 0,
+    suspect_since_ns: 0,
+    full_until_ns: 0,
+    room: u64::MAX / 2,
+    latency: Mean::ZERO,
+    small: Quantile95::ZERO,
+    large: Quantile95::ZERO,
+    wrong: 0,
+};
+
+/// See the module documentation.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    states: [State; MEMBERS_MAX],
+    changes: Vec<Change>,
+    looked_ns: u64,
+    forgiven_ns: u64,
+    /// Members in the order in which they get blocks now, and for how many more bytes.
+    order: Vec<Member>,
+    together_left: u64,
+    turn: u32,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Pool {
+            states: [VACANT; MEMBERS_MAX],
+            changes: Vec::with_capacity(MEMBERS_MAX),
+            looked_ns: 0,
+            forgiven_ns: 0,
+            order: Vec::with_capacity(MEMBERS_MAX),
+            together_left: 0,
+            turn: 0,
+        }
+    }
+}
+
+impl Pool {
+    /// A member joins. Members with the same label fail together. `None` if there are too many.
+    pub fn join(&mut self, now_ns: u64, label: u32) -> Option<Member> {
+        let vacant = self.states.iter().position(|state| state.health == Health::Vacant)?;
+        self.states[vacant] = State { health: Health::Up, label, answered_ns: now_ns, ..VACANT };
+        self.together_left = 0;
+        Some(Member(vacant as u8))
+    }
+
+    /// No block refers to a dead member any more: its number can be given to another one.
+    pub fn retire(&mut self, member: Member) {
+        assert_eq!(self.health(member), Health::Dead, "only the dead are retired");
+        self.states[member.index()] = VACANT;
+    }
+
+    /// The health of a member.
+    pub fn health(&self, member: Member) -> Health {
+        self.states[member.index()].health
+    }
+
+    /// Members with a health that `wanted` accepts.
+    fn with(&self, wanted: impl Fn(Health) -> bool) -> Members {
+        let numbers = 0..MEMBERS_MAX as u8;
+        numbers.map(Member).filter(|&member| wanted(self.health(member))).collect()
+    }
+
+    /// Members that answer.
+    pub fn up(&self) -> Members {
+        self.with(|health| health == Health::Up)
+    }
+
+    /// Members whose pieces count as copies: the others' are made again.
+    pub fn good(&self) -> Members {
+        self.with(|health| matches!(health, Health::Up | Health::Suspect))
+    }
+
+    /// Members that may still have their content.
+    pub fn living(&self) -> Members {
+        self.with(|health| matches!(health, Health::Up | Health::Suspect | Health::Lost))
+    }
+
+    /// Members that are gone for good.
+    pub fn dead(&self) -> Members {
+        self.with(|health| health == Health::Dead)
+    }
+
+    /// A member answered a request after `waited_ns`.
+    pub fn answered(&mut self, member: Member, now_ns: u64, waited_ns: u64, read: Option<usize>) {
+        let state = &mut self.states[member.index()];
+        if let Some(bytes) = read {
+            if bytes <= SMALL_BYTES {
+                state.latency.observe(waited_ns);
+                state.small.observe(waited_ns);
+            } else {
+                state.large.observe(waited_ns);
+            }
+        }
+        self.alive(member, now_ns);
+    }
+
+    /// A member has shown at `at_ns` that it lives.
+    pub fn alive(&mut self, member: Member, at_ns: u64) {
+        let state = &mut self.states[member.index()];
+        state.answered_ns = state.answered_ns.max(at_ns);
+        let since = state.suspect_since_ns;
+        if matches!(state.health, Health::Suspect | Health::Lost) && at_ns > since {
+            let was_lost = state.health == Health::Lost;
+            state.cut_off = false;
+            state.health = Health::Up;
+            self.together_left = 0;
+            if was_lost {
+                self.changes.push(Change::Back(member));
+            }
+        }
+    }
+
+    /// A request to a member has waited since `since_ns`.
+    pub fn waits(&mut self, member: Member, now_ns: u64, since_ns: u64) {
+        let state = &self.states[member.index()];
+        let from_ns = since_ns.max(state.answered_ns).max(self.forgiven_ns);
+        if state.health == Health::Up && now_ns.saturating_sub(from_ns) > SUSPECT_AFTER_NS {
+            self.suspect(member, now_ns);
+        }
+    }
+
+    /// The connection to a member is down.
+    pub fn cut_off(&mut self, member: Member, now_ns: u64) {
+        self.states[member.index()].cut_off = true;
+        if self.health(member) == Health::Up {
+            self.suspect(member, now_ns);
+        }
+    }
+
+    /// Whether the connection to a member was down when it was last looked at.
+    pub fn is_cut_off(&self, member: Member) -> bool {
+        self.states[member.index()].cut_off
+    }
+
+    fn suspect(&mut self, member: Member, now_ns: u64) {
+        let state = &mut self.states[member.index()];
+        (state.health, state.suspect_since_ns) = (Health::Suspect, now_ns);
+        self.together_left = 0;
+        self.changes.push(Change::Suspected(member));
+    }
+
+    /// The content of a member is gone.
+    pub fn died(&mut self, member: Member) {
+        if !matches!(self.health(member), Health::Dead | Health::Vacant) {
+            self.states[member.index()].health = Health::Dead;
+            self.together_left = 0;
+            self.changes.push(Change::Died(member));
+        }
+    }
+
+    /// A member returned other bytes than were sent there.
+    pub fn wrong(&mut self, member: Member) {
+        self.states[member.index()].wrong += 1;
+        if self.states[member.index()].wrong >= WRONG_MAX {
+            self.died(member);
+        }
+    }
+
+    /// A member had no room.
+    pub fn full(&mut self, member: Member, now_ns: u64) {
+        self.states[member.index()].full_until_ns = now_ns + FULL_PAUSE_NS;
+        self.together_left = 0;
+    }
+
+    /// A member has about `bytes` free.
+    pub fn room(&mut self, member: Member, bytes: u64) {
+        self.states[member.index()].room = bytes;
+    }
+
+    /// Time passes. What has changed is appended to `out`.
+    pub fn tick(&mut self, now_ns: u64, out: &mut Vec<Change>) {
+        if self.looked_ns > 0 && now_ns.saturating_sub(self.looked_ns) > STOOD_STILL_NS {
+            self.forgiven_ns = now_ns;
+            for state in &mut self.states {
+                state.suspect_since_ns = state.suspect_since_ns.max(now_ns);
+            }
+        }
+        self.looked_ns = self.looked_ns.max(now_ns);
+        // If nobody answers, the reason is probably on this side, and nobody could take blocks.
+        if !self.up().is_empty() {
+            for member in self.with(|health| health == Health::Suspect).iter() {
+                let state = &mut self.states[member.index()];
+                if now_ns.saturating_sub(state.suspect_since_ns) > LOST_AFTER_NS {
+                    state.health = Health::Lost;
+                    self.changes.push(Change::Lost(member));
+                }
+            }
+        }
+        out.append(&mut self.changes);
+    }
+
+    /// The member for one more piece of a block of `bytes`, apart from `taken`: one with another
+    /// label if possible, then the one with most room, and nobody twice as slow as needed.
+    pub fn target(&mut self, now_ns: u64, bytes: u64, taken: Members) -> Option<Member> {
+        if self.together_left < bytes {
+            self.rank();
+            self.together_left = TOGETHER_BYTES.max(bytes);
+        }
+        let labels = |member: Member| self.states[member.index()].label;
+        let fits = |&member: &Member| {
+            let state = &self.states[member.index()];
+            state.health == Health::Up && state.full_until_ns <= now_ns && !taken.contains(member)
+        };
+        let is_apart = |member: &Member| taken.iter().all(|at| labels(at) != labels(*member));
+        let mut fitting = self.order.iter().copied().filter(fits);
+        let chosen = fitting.clone().find(is_apart).or_else(|| fitting.next())?;
+        let state = &mut self.states[chosen.index()];
+        state.room = state.room.saturating_sub(bytes);
+        if taken.is_empty() {
+            self.together_left -= bytes;
+        }
+        Some(chosen)
+    }
+
+    fn rank(&mut self) {
+        let up = self.up();
+        let latency = |member: Member| self.states[member.index()].latency.value();
+        let quickest = up.iter().map(latency).filter(|&ns| ns > 0).min().unwrap_or(0);
+        self.order.clear();
+        self.order.extend(up.iter());
+        let states = &self.states;
+        self.order.sort_by_key(|&member| {
+            let state = &states[member.index()];
+            let is_slow = state.latency.value() > 8 * quickest + HEDGE_MIN_NS;
+            (is_slow, std::cmp::Reverse(state.room), member)
+        });
+    }
+
+    /// The member of `holders` to ask first: of those that are up the quickest, in turn with those
+    /// that are about as quick; then suspect ones, then lost ones.
+    pub fn source(&mut self, holders: Members) -> Option<Member> {
+        self.turn = self.turn.wrapping_add(1);
+        let living = Members(holders.0 & self.living().0);
+        let rank = |member: Member| match self.health(member) {
+            Health::Up => 0,
+            Health::Suspect => 1,
+            _ => 2,
+        };
+        let best = living.iter().map(rank).min()?;
+        let latency = |member: Member| self.states[member.index()].latency.value();
+        let among = living.iter().filter(|&member| rank(member) == best);
+        let quickest = among.clone().map(latency).min()?;
+        let near = among.filter(|&member| latency(member) <= quickest + quickest / 4 + 1);
+        let near: Members = near.collect();
+        if self.turn % 64 == 0 {
+            // The others are asked now and then, to notice when they have become quicker.
+            let others = living.iter().filter(|&member| rank(member) == best);
+            return others.max_by_key(|&member| latency(member));
+        }
+        near.iter().nth(self.turn as usize / 16 % near.len())
+    }
+
+    /// After how long a second member is asked for what this one was asked for.
+    pub fn hedge_after_ns(&self, member: Member, bytes: usize) -> u64 {
+        let state = &self.states[member.index()];
+        let usual = if bytes <= SMALL_BYTES { state.small } else { state.large };
+        usual.value().saturating_mul(2).clamp(HEDGE_MIN_NS, SUSPECT_AFTER_NS)
+    }
+}
