@@ -193,7 +193,7 @@ impl Place {
             Request::Members => match &*self.member() {
                 Some(member) => Answer::Members(member.members()),
                 None => Answer::Error(
-                    "this server is no member of a pool: start it with --advertise, so that others know its address".to_owned(),
+                    "this server is no member of a pool (yet); if it listens on every address, start it with --advertise".to_owned(),
                 ),
             },
             Request::Clients => Answer::Clients(server.stats().sessions.iter().map(client).collect()),

@@ -31,7 +31,7 @@ pub enum AskError {
 impl AskError {
     /// Whether asking again can help.
     pub fn is_passing(&self) -> bool {
-        matches!(self, AskError::Unreachable { .. })
+        matches!(self, AskError::Unreachable { .. } | AskError::Refused { .. })
     }
 }
 

@@ -19,19 +19,38 @@ pub struct Book {
 pub struct Heard {
     pub report: Report,
     pub at_ms: u64,
+    /// Incarnation and sequence number of the last report that was passed on. What a member tells
+    /// directly is newer than what others pass on, and must not end that.
+    passed: (u64, u32),
 }
 
 impl Book {
-    /// Takes note of a report; returns whether it is news.
+    /// Takes note of a report; returns whether it is newer than what was known.
     pub fn hear(&mut self, report: Report, max: usize) -> bool {
-        let addr = report.id.addr;
-        match self.heard.get(&addr) {
+        let (addr, at_ms) = (report.id.addr, self.now_ms);
+        let full = self.heard.len() >= max;
+        match self.heard.get_mut(&addr) {
             Some(heard) if !report.is_newer_than(&heard.report) => return false,
-            None if self.heard.len() >= max => return false,
-            _ => {}
+            Some(heard) => (heard.report, heard.at_ms) = (report, at_ms),
+            None if full => return false,
+            None => {
+                self.heard.insert(addr, Heard { report, at_ms, passed: (0, 0) });
+            }
         }
-        self.heard.insert(addr, Heard { report, at_ms: self.now_ms });
         true
+    }
+
+    /// Takes note of a report that is being passed on; returns whether to pass it on.
+    fn pass(&mut self, report: Report, max: usize) -> bool {
+        let (addr, this) = (report.id.addr, (report.id.incarnation, report.sequence));
+        self.hear(report, max);
+        match self.heard.get_mut(&addr) {
+            Some(heard) if heard.passed < this => {
+                heard.passed = this;
+                true
+            }
+            _ => false,
+        }
     }
 }
 
@@ -57,13 +76,12 @@ impl BroadcastHandler<Id> for Reports {
     fn receive_item(
         &mut self,
         mut data: &[u8],
-        sender: Option<&Id>,
+        _: Option<&Id>,
     ) -> Result<Option<ReportKey>, Malformed> {
         let report = Report::decode(&mut data)?;
         let addr = report.id.addr;
         let mut book = self.book.lock().unwrap_or_else(PoisonError::into_inner);
-        // An own report is passed on even if it was said directly before.
-        let news = book.hear(report, self.max) || sender.is_none();
+        let news = book.pass(report, self.max);
         Ok(news.then_some(ReportKey(addr)))
     }
 }

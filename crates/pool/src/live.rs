@@ -236,14 +236,20 @@ fn run(shared: &Shared) {
 
 fn keep_seeking(shared: &Shared) {
     let mut compared = Instant::now();
-    let mut turn = 0;
+    let (mut turn, mut complaint) = (0, String::new());
     while !shared.stopping.load(Ordering::SeqCst) {
         let peers = shared.node().peers();
         std::thread::park_timeout(if peers == 0 { SEEK_ALONE } else { SEEK });
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
-        let _ = seek(shared, false);
+        if let Err(error) = seek(shared, false) {
+            let text = error.to_string();
+            if text != complaint {
+                shared.log(&text);
+                complaint = text;
+            }
+        }
         if compared.elapsed() >= SEEK * (peers / SEEK_MEMBERS).max(1) as u32 {
             compared = Instant::now();
             turn += 1;
@@ -284,7 +290,7 @@ fn seek(shared: &Shared, first: bool) -> Result<(), JoinError> {
     for addr in addrs.into_iter().filter(|addr| !is_member(addr)) {
         match ask(addr, options.key.as_ref(), &Request::Members, ASK_LIMIT) {
             Ok(Answer::Members(members)) => {
-                if first {
+                if first || known.len() < 2 {
                     check_name_is_free(shared, &members)?;
                 }
                 shared.with(|node, now_ms| node.learn(&members, now_ms));

@@ -3,8 +3,9 @@
 //!
 //! Who is there is decided by SWIM (the crate foca): each second a member probes another one,
 //! directly and then through three others, and what it finds travels with the probes. What a member
-//! says of itself ([`Report`]) travels in two ways: changes that others should act on are passed on
-//! by all; other changes are told to whom the member talks anyway.
+//! says of itself ([`Report`]) travels in three ways: changes that others should act on are passed on
+//! by all; other changes are told to whom the member talks anyway; and whoever has heard nothing of
+//! a member asks it.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -34,7 +35,9 @@ const SWIM_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - HEADER_BYTES - 2 - REPORT_BYT
 const DEAD_KEPT: Duration = Duration::from_secs(600);
 /// How often members whose report was not heard are asked for it, and how many of them.
 const ASK_INTERVAL_MS: u64 = 1000;
-const ASKED_AT_A_TIME: usize = 3;
+const ASKED_AT_A_TIME: usize = 20;
+/// Members that are told at once that this one is there; the rest is gossip.
+const ANNOUNCED_TO: usize = 3;
 
 const SWIM: u8 = 0;
 const ASK: u8 = 1;
@@ -129,7 +132,8 @@ impl Node {
             Reports { book: Arc::clone(&book), max: MEMBERS_MAX },
         );
         let guard = Guard::new(key, report.boot, &secret);
-        let mut node = Node {
+        lock(&book).hear(report.clone(), MEMBERS_MAX);
+        Node {
             foca,
             runtime: AccumulatingRuntime::new(),
             book,
@@ -143,9 +147,7 @@ impl Node {
             events: Vec::new(),
             sized_for: 1,
             ask_at_ms: 0,
-        };
-        node.broadcast();
-        node
+        }
     }
 
     /// What this member says of itself.
@@ -248,7 +250,10 @@ impl Node {
     pub fn learn(&mut self, members: &[MemberView], now_ms: u64) {
         let own = self.report.id;
         // Whoever was at this address before: this process comes after it.
-        let before = members.iter().filter(|m| m.address == own.addr && m.boot != self.report.boot);
+        let is_other = |m: &&MemberView| {
+            m.boot != self.report.boot && (m.boot != 0 || m.incarnation > own.incarnation)
+        };
+        let before = members.iter().filter(|m| m.address == own.addr).filter(is_other);
         if let Some(before) = before.map(|member| member.incarnation).max() {
             if before >= own.incarnation {
                 let renewed = Id { incarnation: before + 1, ..own };
@@ -271,7 +276,7 @@ impl Node {
         let alone = self.foca.num_members() == 0;
         let alive = ids.iter().map(|id| Member::alive(*id));
         let _ = self.foca.apply_many(alive, false, &mut self.runtime);
-        for id in ids.into_iter().filter(|_| alone).take(ASKED_AT_A_TIME) {
+        for id in ids.into_iter().filter(|_| alone).take(ANNOUNCED_TO) {
             let _ = self.foca.announce(id, &mut self.runtime);
         }
         self.settle(now_ms);
@@ -280,7 +285,6 @@ impl Node {
     fn renamed(&mut self, id: Id) {
         self.report.id = id;
         self.report.sequence += 1;
-        self.broadcast();
     }
 
     /// Tells the others that this member goes.
