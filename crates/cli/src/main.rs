@@ -8,6 +8,7 @@ mod demo;
 mod doctor;
 mod hot;
 mod man;
+mod pool;
 mod quiet;
 mod rights;
 mod run;
@@ -33,6 +34,7 @@ Examples:
   hiroma run --local 1G -- sort -S 4G big.txt  far memory is compressed, then in a file
   hiroma serve --memory 8G                     lend memory to others
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server
+  hiroma pool --pool 10.0.0.1:7070             who lends memory, and who uses it
   hiroma ctl PID --local 2G                    change the limit of a running program
   hiroma hot manage --pid PID                  huge pages exactly where a process is hot
   hiroma quiet measure                         who steals time from programs
@@ -42,6 +44,7 @@ Examples:
 enum Command {
     Run(Box<run::Args>),
     Serve(serve::Args),
+    Pool(pool::Args),
     Ctl(ctl::Args),
     Doctor(doctor::Args),
     Hot(hot::HotArgs),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Run(args) => run::main(*args),
         Command::Serve(args) => serve::main(args),
+        Command::Pool(args) => pool::main(&args),
         Command::Ctl(args) => ctl::main(args),
         Command::Doctor(args) => doctor::main(args),
         Command::Hot(args) => hot::run(args),

@@ -1,16 +1,22 @@
 //! `hiroma serve`: lends memory until it is stopped.
 
 use std::io::{Write, stderr, stdout};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use hiroma_command::{refuse, show};
-use hiroma_far_server::{Log, ServeOptions, ServerStats, serve};
+use hiroma_far_server::{
+    Answers, Log, ServeOptions, ServerHandle, ServerStats, SessionStats, load_key, serve,
+};
+use hiroma_pool::{
+    Answer, ClientView, Condition, Discovery, Membership, Options, Request, parse_labels,
+};
 use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, SizeSpec};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
@@ -22,14 +28,18 @@ use signal_hook::iterator::Signals;
 /// on SIGINT and SIGTERM, and then reports the usage of each client. Any program that reaches the
 /// port can use the memory: listening beyond this machine requires a key, which clients must have
 /// too.
+///
+/// Servers that know one another are a pool: with --join, or --discovery, this one becomes a member
+/// of the pool of the servers named there. `hiroma pool` shows it, and `hiroma run --pool` uses it.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   hiroma serve --memory 8G
   head -c 32 /dev/urandom | base64 > hiroma.key
-  hiroma serve --listen 10.0.0.2:7070 --memory 50% --key-file hiroma.key
+  hiroma serve --listen 10.0.0.1:7070 --memory 50% --key-file hiroma.key
+  hiroma serve --listen 10.0.0.2:7070 --memory 50% --key-file hiroma.key --join 10.0.0.1:7070
 and on another machine, with a copy of the key:
-  hiroma run --store tcp://10.0.0.2:7070 --key-file hiroma.key --local 1G -- PROGRAM")]
+  hiroma run --store tcp://10.0.0.1:7070 --key-file hiroma.key --local 1G -- PROGRAM")]
 pub struct Args {
     /// Address and port to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7070")]
@@ -40,6 +50,22 @@ pub struct Args {
     /// File with the shared key that clients must have
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Become a member of the pool of these members; any of them is enough
+    #[arg(long, value_name = "HOST:PORT[,...]", value_delimiter = ',')]
+    join: Vec<String>,
+    /// Find members of the pool elsewhere: static:FILE (a HOST:PORT in each line), or
+    /// dns:NAME[:PORT] (a name with several addresses)
+    #[arg(long, value_name = "SOURCE")]
+    discovery: Option<Discovery>,
+    /// Address at which other members and clients reach this one; default: that of --listen
+    #[arg(long, value_name = "HOST:PORT")]
+    advertise: Option<String>,
+    /// Name of this member; default: its address
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Label of this member, as rack=r1; may be given several times
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    labels: Vec<String>,
     /// Print only errors and the line that reports readiness
     #[arg(short, long)]
     quiet: bool,
@@ -66,14 +92,18 @@ pub fn main(args: Args) -> Result<ExitCode> {
     });
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot take over the signals")?;
+    let place = Arc::new(Place::default());
     let options = ServeOptions {
-        listen: args.listen,
+        listen: args.listen.clone(),
         memory_bytes: memory.0,
-        key_file: args.key_file,
+        key_file: args.key_file.clone(),
         log: Arc::clone(&log),
+        answers: Some(place.answers()),
         ..ServeOptions::default()
     };
-    let server = serve(options).map_err(|error| refuse(error.to_string()))?;
+    let server = Arc::new(serve(options).map_err(|error| refuse(error.to_string()))?);
+    let _ = place.server.set(Arc::clone(&server));
+    join(&args, &server, &place, &log)?;
     let _ = writeln!(
         stdout(),
         "hiroma serve: ready on {}, lending {}",
@@ -86,7 +116,13 @@ pub fn main(args: Args) -> Result<ExitCode> {
         let _ = stop.send(signals.forever().next());
     });
     let mut last = Vec::new();
-    while stopped.recv_timeout(ACCOUNT_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+    let mut said_at = Instant::now();
+    while stopped.recv_timeout(CONDITION_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        place.say_condition();
+        if said_at.elapsed() < ACCOUNT_INTERVAL {
+            continue;
+        }
+        said_at = Instant::now();
         let account = account(&server.stats());
         if account != last {
             account.iter().for_each(|line| log(line));
@@ -94,9 +130,134 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
     }
     account(&server.stats()).iter().for_each(|line| log(line));
+    if let Some(member) = &mut *place.member() {
+        member.leave();
+    }
     server.stop();
     log("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// How often the other members are told how full this one is, if that has changed.
+const CONDITION_INTERVAL: Duration = Duration::from_millis(500);
+
+/// This server's place in the pool.
+#[derive(Default)]
+struct Place {
+    server: OnceLock<Arc<ServerHandle>>,
+    member: Mutex<Option<Membership>>,
+}
+
+impl Place {
+    fn member(&self) -> MutexGuard<'_, Option<Membership>> {
+        self.member.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn condition(&self) -> Condition {
+        let Some(server) = self.server.get() else { return Condition::default() };
+        let stats = server.stats();
+        let chunks = |bytes: u64| (bytes / hiroma_units::EXTENT as u64) as u32;
+        let taken = stats.used_bytes + stats.reserved_bytes;
+        Condition {
+            lent_chunks: chunks(stats.capacity_bytes),
+            free_chunks: chunks(stats.capacity_bytes.saturating_sub(taken)),
+            draining: server.is_draining(),
+            ..Condition::default()
+        }
+    }
+
+    fn say_condition(&self) {
+        let condition = self.condition();
+        if let Some(member) = &*self.member() {
+            member.set_condition(condition);
+        }
+    }
+
+    /// Answers queries. The place is not kept alive by it.
+    fn answers(self: &Arc<Self>) -> Answers {
+        let place = Arc::downgrade(self);
+        Arc::new(move |asked: &[u8]| {
+            let answer = match (serde_json::from_slice(asked), place.upgrade()) {
+                (Ok(request), Some(place)) => place.answer(&request),
+                (Err(error), _) => Answer::Error(format!("not a request that is known: {error}")),
+                (_, None) => Answer::Error("the server is stopping".to_owned()),
+            };
+            serde_json::to_vec(&answer).expect("answers are plain data")
+        })
+    }
+
+    fn answer(&self, request: &Request) -> Answer {
+        let starting = || Answer::Error("the server is starting: try again".to_owned());
+        let Some(server) = self.server.get() else { return starting() };
+        match request {
+            Request::Members => match &*self.member() {
+                Some(member) => Answer::Members(member.members()),
+                None => Answer::Error(
+                    "this server is no member of a pool (yet); if it listens on every address, start it with --advertise".to_owned(),
+                ),
+            },
+            Request::Clients => Answer::Clients(server.stats().sessions.iter().map(client).collect()),
+            Request::Drain(draining) => {
+                server.set_draining(*draining);
+                self.say_condition();
+                Answer::Draining { used_bytes: server.stats().used_bytes }
+            }
+        }
+    }
+}
+
+fn client(session: &SessionStats) -> ClientView {
+    let usage = &session.usage;
+    ClientView {
+        number: session.number,
+        name: String::new(),
+        peer: session.peer.clone(),
+        connections: session.connections,
+        used_bytes: usage.used_chunks * hiroma_units::EXTENT as u64,
+        read_bytes: usage.read_bytes,
+        written_bytes: usage.written_bytes,
+        reads: usage.reads,
+        writes: usage.writes,
+    }
+}
+
+/// Makes the server a member of its pool, which may consist of itself.
+fn join(args: &Args, server: &ServerHandle, place: &Place, log: &Log) -> Result<()> {
+    let bind = server.local_addr();
+    let address = match &args.advertise {
+        Some(text) => advertised(text)?,
+        None => bind,
+    };
+    if address.ip().is_unspecified() {
+        if args.join.is_empty() && args.discovery.is_none() {
+            return Ok(());
+        }
+        return Err(refuse(format!(
+            "--listen {bind} is every address of this machine: tell the other members one at which they reach it, by --advertise HOST:PORT"
+        )));
+    }
+    let key = args.key_file.as_deref().map(load_key).transpose();
+    let options = Options {
+        address,
+        bind,
+        name: args.name.clone(),
+        labels: parse_labels(&args.labels).map_err(|error| refuse(error.to_string()))?,
+        join: args.join.clone(),
+        discovery: args.discovery.clone(),
+        key: key.map_err(|error| refuse(error.to_string()))?,
+        condition: place.condition(),
+        log: Arc::clone(log),
+    };
+    let member = Membership::start(options).map_err(|error| refuse(error.to_string()))?;
+    *place.member() = Some(member);
+    Ok(())
+}
+
+fn advertised(text: &str) -> Result<SocketAddr> {
+    let mut found = text
+        .to_socket_addrs()
+        .map_err(|error| refuse(format!("--advertise {text}: write HOST:PORT ({error})")))?;
+    found.next().ok_or_else(|| refuse(format!("--advertise {text}: the name has no address")))
 }
 
 /// Lines that report how full the server is, and the usage of each client.

@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hiroma_far_wire::{
-    ErrorCode, Frame, HEADER_BYTES, Header, Kind, Message, Purpose, ServerEvent, ServerSession,
-    WireError,
+    ErrorCode, Frame, HEADER_BYTES, Header, Kind, MAX_PAYLOAD, Message, Purpose, ServerEvent,
+    ServerSession, WireError,
 };
 use hiroma_sys::hugepool::PoolRange;
 use hiroma_sys::sockets;
@@ -119,7 +119,14 @@ impl Connection<'_> {
                     self.id = id;
                     break (token, lane, purpose);
                 }
-                ServerEvent::Open(frame) | ServerEvent::Request(frame) => {
+                ServerEvent::Query(Frame { id, message: Message::Query { len } }) => {
+                    guest.is_known();
+                    self.id = id;
+                    self.query(len as usize)?;
+                }
+                ServerEvent::Open(frame)
+                | ServerEvent::Request(frame)
+                | ServerEvent::Query(frame) => {
                     return Err(WireError::Unexpected {
                         kind: frame.message.kind(),
                         expected: "an open",
@@ -227,6 +234,37 @@ impl Connection<'_> {
                 }
             }
         }
+    }
+
+    /// Answers one query.
+    fn query(&mut self, len: usize) -> Result<(), End> {
+        let mut asked = Vec::with_capacity(len);
+        while asked.len() < len {
+            if self.rx_start == self.rx_end {
+                let max = (len - asked.len()).min(self.rx.len());
+                let received =
+                    self.receive(|connection, wait| connection.receive_bytes(0, max, wait))?;
+                (self.rx_start, self.rx_end) = (0, received);
+            }
+            let take = (self.rx_end - self.rx_start).min(len - asked.len());
+            asked.extend_from_slice(&self.rx[self.rx_start..self.rx_start + take]);
+            self.rx_start += take;
+            self.wire.inbound().payload_received(take);
+        }
+        let Some(answers) = &self.server.answers else {
+            self.fail(ErrorCode::Other(0), "this server answers no queries: it is no member");
+            return Ok(());
+        };
+        let mut answer = answers(&asked);
+        if answer.is_empty() || answer.len() > MAX_PAYLOAD {
+            answer = br#"{"error":"the answer does not fit a frame"}"#.to_vec();
+        }
+        self.say(&Message::QueryReply { len: answer.len() as u32 });
+        self.tx.extend_from_slice(&answer);
+        self.flush()?;
+        // The next query has as much time as the first one had.
+        self.deadline = Some(Instant::now() + HANDSHAKE_TIMEOUT);
+        Ok(())
     }
 
     fn read(&mut self, session: &Session, addr: u64, len: u32) -> Result<(), End> {

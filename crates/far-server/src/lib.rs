@@ -21,7 +21,7 @@ use std::time::Duration;
 use hiroma_far_wire::{CHUNK, Key};
 use hiroma_units::Bytes;
 
-pub use options::{Log, ServeOptions, ServerError};
+pub use options::{Answers, Log, ServeOptions, ServerError, load_key};
 pub use registry::{ServerStats, SessionStats};
 
 use registry::{Guest, Registry};
@@ -36,6 +36,7 @@ pub(crate) struct Server {
     pub registry: Registry,
     pub key: Option<Key>,
     pub log: Log,
+    pub answers: Option<Answers>,
     pub stopping: AtomicBool,
 }
 
@@ -58,8 +59,13 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
     let registry = Registry::new(chunks, options.grace)
         .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
-    let server =
-        Arc::new(Server { registry, key, log: options.log, stopping: AtomicBool::new(false) });
+    let server = Arc::new(Server {
+        registry,
+        key,
+        log: options.log,
+        answers: options.answers,
+        stopping: AtomicBool::new(false),
+    });
     (server.log)(&format!("lending {} on {local_addr}", Bytes((chunks * CHUNK) as u64)));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
@@ -90,6 +96,17 @@ impl ServerHandle {
     /// Usage of the server and of each client.
     pub fn stats(&self) -> ServerStats {
         self.server.registry.stats()
+    }
+
+    /// Takes no new blocks from now on, or (`false`) takes them again. What is there can be read,
+    /// written and freed as before.
+    pub fn set_draining(&self, draining: bool) {
+        self.server.registry.pool().set_closed(draining);
+    }
+
+    /// Whether it takes no new blocks, because it is to be emptied.
+    pub fn is_draining(&self) -> bool {
+        self.server.registry.pool().is_closed()
     }
 
     /// Ends every connection, frees the memory, and returns when that is done. May be called more

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,9 @@ use hiroma_units::Bytes;
 
 /// Receives one line about an event, without a line end.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Answers a query, in JSON both.
+pub type Answers = Arc<dyn Fn(&[u8]) -> Vec<u8> + Send + Sync>;
 
 /// The options of a server.
 #[derive(Clone)]
@@ -24,6 +27,8 @@ pub struct ServeOptions {
     pub key_file: Option<PathBuf>,
     /// How long a session is kept after its last connection broke without a `Bye`.
     pub grace: Duration,
+    /// Answers queries about server and pool; none: they are refused.
+    pub answers: Option<Answers>,
     /// Receives messages about clients that connect and disconnect.
     pub log: Log,
 }
@@ -35,6 +40,7 @@ impl Default for ServeOptions {
             memory_bytes: 1 << 30,
             key_file: None,
             grace: Duration::from_secs(60),
+            answers: None,
             log: Arc::new(|_| {}),
         }
     }
@@ -86,14 +92,17 @@ pub enum ServerError {
     Thread { source: io::Error },
 }
 
+/// Reads a key file.
+pub fn load_key(path: &Path) -> Result<Key, ServerError> {
+    let content = std::fs::read(path)
+        .map_err(|source| ServerError::KeyFile { path: path.to_owned(), source })?;
+    Key::from_file_content(&content)
+        .map_err(|source| ServerError::Key { path: path.to_owned(), source })
+}
+
 impl ServeOptions {
     pub(crate) fn load_key(&self) -> Result<Option<Key>, ServerError> {
-        let Some(path) = &self.key_file else { return Ok(None) };
-        let content = std::fs::read(path)
-            .map_err(|source| ServerError::KeyFile { path: path.clone(), source })?;
-        let key = Key::from_file_content(&content)
-            .map_err(|source| ServerError::Key { path: path.clone(), source })?;
-        Ok(Some(key))
+        self.key_file.as_deref().map(load_key).transpose()
     }
 
     /// The number of chunks to lend.

@@ -21,6 +21,8 @@ pub struct Pool {
     /// Signalled when a ready chunk was taken.
     taken: Condvar,
     total: usize,
+    /// No chunk is lent any more.
+    closed: AtomicBool,
 }
 
 struct Books {
@@ -73,6 +75,7 @@ impl Pool {
             books: Mutex::new(books),
             taken: Condvar::new(),
             total: chunks,
+            closed: AtomicBool::new(false),
         }))
     }
 
@@ -85,9 +88,21 @@ impl Pool {
         PoolUsage { used: books.used, reserved: books.reserved, total: self.total }
     }
 
+    /// Lends no more chunks than are reserved, or lends others again.
+    pub fn set_closed(&self, closed: bool) {
+        self.closed.store(closed, Ordering::SeqCst);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
     /// Reserves up to `asked` chunks: at most half of what is left (but one if there is one), so
     /// that other sessions get some too.
     pub fn reserve(&self, asked: usize) -> usize {
+        if self.is_closed() {
+            return 0;
+        }
         let mut books = self.books();
         let left = self.total - books.used - books.reserved;
         let granted = asked.min(left.div_ceil(2));
@@ -107,7 +122,7 @@ impl Pool {
             let mut books = self.books();
             if reserved {
                 books.reserved -= 1;
-            } else if books.used + books.reserved >= self.total {
+            } else if self.is_closed() || books.used + books.reserved >= self.total {
                 return None;
             }
             books.used += 1;
@@ -244,6 +259,12 @@ mod tests {
         pool.unreserve(1);
         drop((first, last));
         assert_eq!(pool.usage(), PoolUsage { used: 0, reserved: 0, total: 4 });
+        assert_eq!(pool.reserve(1), 1);
+        pool.set_closed(true);
+        assert!(pool.take(1, false).is_none() && pool.reserve(1) == 0, "nothing new");
+        drop(pool.take(1, true).expect("what was promised"));
+        pool.set_closed(false);
+        assert!(pool.take(1, false).is_some());
     }
 
     #[test]

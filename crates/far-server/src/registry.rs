@@ -173,7 +173,7 @@ impl Registry {
     pub fn make_room(&self, log: &Log) {
         loop {
             let usage = self.pool.usage();
-            if usage.used + usage.reserved < usage.total {
+            if usage.used + usage.reserved < usage.total || self.pool.is_closed() {
                 return;
             }
             let oldest = {

@@ -66,6 +66,25 @@ impl Key {
         mac
     }
 
+    /// A value that can only be computed with the key, for bytes that are sent outside of a
+    /// connection. It is never equal to a [`Proof`] for the same bytes.
+    pub fn tag(&self, parts: &[&[u8]]) -> Proof {
+        self.datagram_mac(parts).finalize().into_bytes().into()
+    }
+
+    /// Whether `tag` is the beginning (16 bytes or more) of these bytes' tag; in constant time.
+    pub fn has_tag(&self, parts: &[&[u8]], tag: &[u8]) -> bool {
+        tag.len() >= 16 && self.datagram_mac(parts).verify_truncated_left(tag).is_ok()
+    }
+
+    fn datagram_mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac =
+            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        mac.update(b"hiroma datagram\0");
+        parts.iter().for_each(|part| mac.update(part));
+        mac
+    }
+
     pub(crate) fn prove(&self, side: Side, version: u16, client: &Nonce, server: &Nonce) -> Proof {
         self.mac(side, version, client, server).finalize().into_bytes().into()
     }

@@ -143,6 +143,7 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
                     | Kind::ReadReply
                     | Kind::Ack
                     | Kind::UsageReply
+                    | Kind::QueryReply
                     | Kind::Error
             ),
             "an answer to a request",

@@ -11,6 +11,8 @@ use crate::{CHUNK, WireError};
 pub const HEADER_BYTES: usize = 32;
 /// Maximum number of payload bytes in one frame.
 pub const MAX_PAYLOAD: usize = CHUNK;
+/// Maximum number of bytes of a query.
+pub const MAX_QUERY: usize = 4096;
 const MAGIC: u32 = u32::from_le_bytes(*b"HIRO");
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -104,6 +106,10 @@ kinds! {
     Ping = 19,
     /// The client no longer needs the session.
     Bye = 20,
+    /// A request of a person or a tool about server and pool; JSON follows as payload.
+    Query = 40,
+    /// The answer to it; JSON follows as payload.
+    QueryReply = 41,
 }
 
 impl Header {
@@ -153,7 +159,10 @@ impl Header {
     fn check_length(&self) -> Result<(), WireError> {
         let len = self.len as usize;
         let fits = match self.kind {
-            Kind::Read | Kind::Write | Kind::ReadReply => (1..=MAX_PAYLOAD).contains(&len),
+            Kind::Read | Kind::Write | Kind::ReadReply | Kind::QueryReply => {
+                (1..=MAX_PAYLOAD).contains(&len)
+            }
+            Kind::Query => (1..=MAX_QUERY).contains(&len),
             Kind::Free => len >= CHUNK && len % CHUNK == 0,
             Kind::Error => (2..=MAX_BODY).contains(&len),
             kind => len == body_bytes(kind),
@@ -164,14 +173,18 @@ impl Header {
     /// Number of bytes of the control body that follows.
     pub fn body_bytes(&self) -> usize {
         match self.kind {
-            Kind::Read | Kind::Free | Kind::Write | Kind::ReadReply => 0,
+            Kind::Read | Kind::Free => 0,
+            _ if self.payload_bytes() > 0 => 0,
             _ => self.len as usize,
         }
     }
 
     /// Number of bytes of the payload that follows.
     pub fn payload_bytes(&self) -> usize {
-        if matches!(self.kind, Kind::Write | Kind::ReadReply) { self.len as usize } else { 0 }
+        match self.kind {
+            Kind::Write | Kind::ReadReply | Kind::Query | Kind::QueryReply => self.len as usize,
+            _ => 0,
+        }
     }
 }
 

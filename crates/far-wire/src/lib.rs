@@ -27,7 +27,7 @@ mod server;
 pub use auth::{Key, KeyError, Nonce, Proof};
 pub use client::{ClientEvent, ClientSession};
 pub use error::{ErrorCode, WireError};
-pub use header::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD};
+pub use header::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD, MAX_QUERY};
 pub use inbound::Inbound;
 pub use message::{Frame, MAX_BODY, Message, Purpose, SessionToken, SessionUsage};
 pub use server::{ServerEvent, ServerSession};

@@ -68,7 +68,8 @@ pub struct Frame {
     pub message: Message,
 }
 
-/// The content of a frame. The payload of `Write` and `ReadReply` follows the frame.
+/// The content of a frame. The payload of `Write`, `ReadReply`,
+/// `Query` and `QueryReply` follows the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Message {
@@ -92,6 +93,8 @@ pub enum Message {
     Error { code: ErrorCode, text: String },
     Ping,
     Bye,
+    Query { len: u32 },
+    QueryReply { len: u32 },
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -221,6 +224,8 @@ impl Message {
             Message::Error { .. } => Kind::Error,
             Message::Ping => Kind::Ping,
             Message::Bye => Kind::Bye,
+            Message::Query { .. } => Kind::Query,
+            Message::QueryReply { .. } => Kind::QueryReply,
         }
     }
 
@@ -287,6 +292,7 @@ impl Message {
                 (addr, payload) = (*at, Some(*len));
             }
             Message::Free { addr: at, len } => (addr, payload) = (*at, Some(*len)),
+            Message::Query { len } | Message::QueryReply { len } => payload = Some(*len),
             Message::Fork | Message::Ack | Message::Usage | Message::Ping | Message::Bye => {}
         }
         let len = payload.unwrap_or((out.len() - start - crate::HEADER_BYTES) as u32);
@@ -354,6 +360,8 @@ impl Message {
             Kind::Usage => Message::Usage,
             Kind::Ping => Message::Ping,
             Kind::Bye => Message::Bye,
+            Kind::Query => Message::Query { len },
+            Kind::QueryReply => Message::QueryReply { len },
         };
         Ok(Frame { id: header.id, message })
     }

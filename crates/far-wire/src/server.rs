@@ -10,6 +10,8 @@ pub enum ServerEvent {
     Send(Vec<u8>),
     /// The connection is to be bound to a session: the frame is an `Open`.
     Open(Frame),
+    /// A query: a connection may carry several, and is not bound to a session. Its payload follows.
+    Query(Frame),
     /// A request. If it is a `Write`, its payload follows.
     Request(Frame),
 }
@@ -103,6 +105,7 @@ impl ServerSession {
                 self.state = State::AwaitOpen;
                 self.say(Message::Welcome { proof: answer })
             }
+            (State::AwaitOpen, Message::Query { .. }) => ServerEvent::Query(frame),
             (State::AwaitOpen, _) => {
                 self.state = State::Open;
                 ServerEvent::Open(frame)
@@ -142,7 +145,7 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
     let (fits, expected) = match state {
         State::AwaitHello => (kind == Kind::Hello, "a hello"),
         State::AwaitProof => (kind == Kind::Proof, "a proof"),
-        State::AwaitOpen => (kind == Kind::Open, "an open"),
+        State::AwaitOpen => (matches!(kind, Kind::Open | Kind::Query), "an open"),
         State::Open => (
             matches!(
                 kind,
@@ -323,6 +326,8 @@ mod tests {
             Just(Message::Usage),
             Just(Message::Fork),
             Just(Message::Bye),
+            (1u32..4096).prop_map(|len| Message::Query { len }),
+            (1u32..CHUNK as u32).prop_map(|len| Message::QueryReply { len }),
         ]
     }
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use hiroma_policy::duplication::Duplication;
+use hiroma_policy::neighbours::Neighbours;
 use hiroma_policy::run_ahead::RunAhead;
 use hiroma_policy::sharing::{Sharing, Waits};
 use hiroma_policy::{
@@ -126,6 +127,7 @@ pub struct Core {
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
     pub runs: RunAhead,
+    pub neighbours: Neighbours,
     pub staging: Staging,
     pub sharing: Sharing,
     pub duplication: Duplication,
@@ -270,6 +272,7 @@ impl Core {
             near: Waits::default(),
             behind: Waits::default(),
             runs: RunAhead::new(sectors as u64),
+            neighbours: Neighbours::default(),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
             fetch_queue: VecDeque::with_capacity(256),
             reclaim_queue: Vec::new(),

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use hiroma_policy::PrefetchRequest;
+use hiroma_policy::neighbours::GROUP;
 use hiroma_policy::run_ahead::RUN_MAX;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::uffd::Message;
@@ -286,7 +287,7 @@ impl Faulting {
                     Some(fault.since),
                 ) {
                     Ok(job) => {
-                        fetch_run(&mut self.fetcher, &mut core, block, &mut self.run);
+                        fetch_beside(&mut self.fetcher, &mut core, block, &mut self.run);
                         Some(job)
                     }
                     Err(wait) => {
@@ -367,21 +368,33 @@ impl Faulting {
     }
 }
 
-/// Begins to fetch the blocks behind a faulted one that are worth it.
-fn fetch_run(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &mut Vec<usize>) {
+/// Begins to fetch the blocks beside a faulted one that are worth it.
+fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &mut Vec<usize>) {
     if core.fixed.is_some() || block.is_huge() {
         return;
     }
     let (order, sector) = (core.sector_order, block.page() >> core.sector_order);
-    let wanted = core.runs.on_fault(sector);
     let budget = core.reserve().max(0) as usize / 2 / block.bytes();
     let sectors = core.sectors() as u64;
-    let end = (sector + 2 * wanted as u64).min((sector / sectors + 1) * sectors);
-    let (mut at, mut count) = (sector + 1, 1);
-    while at < end && count < wanted.min(budget) {
+    let wanted = core.runs.on_fault(sector);
+    let (from, end, most) = if wanted > 1 {
+        core.neighbours.forget(sector);
+        let end = (sector + 2 * wanted as u64).min((sector / sectors + 1) * sectors);
+        (sector + 1, end, wanted)
+    } else {
+        let (start, far) = core.far_in_group(sector);
+        let local_sectors = (core.room() / block.bytes()) as u64;
+        let block = core.neighbours.on_fault(sector, far, local_sectors);
+        (start + block.start, start + block.end, GROUP as usize)
+    };
+    let (mut last, mut count) = (sector, 1);
+    for at in from..end {
+        if count >= most.min(budget) {
+            break;
+        }
         let next = BlockId::new(at << order, order);
-        at += 1;
-        if !core.is_far(next) {
+        last = last.max(at);
+        if at == sector || !core.is_far(next) {
             continue;
         }
         let ahead = Ahead { block: next, map: true, stream: false, drains: false };
@@ -390,7 +403,7 @@ fn fetch_run(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &mut 
         jobs.push(job);
         count += 1;
     }
-    core.runs.fetched(at, count);
+    core.runs.fetched(last + 1, count);
 }
 
 /// Puts off a fault that has to wait; the first fault thread retries it.

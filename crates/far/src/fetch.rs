@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hiroma_policy::Origin;
+use hiroma_policy::neighbours::GROUP;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::{vm, wait};
 use hiroma_units::{BlockId, EXTENT, Loc, Nanos, PAGE};
@@ -307,6 +308,14 @@ impl Core {
             && (first..first + count)
                 .any(|at| !matches!(self.extent(block).copy(at), Copy::None | Copy::Pattern(0)))
             && self.addresses.is_plain(addr, addr + block.bytes())
+    }
+
+    /// The first sector of the group around one, and which sectors of the group are far.
+    pub fn far_in_group(&self, sector: u64) -> (u64, u16) {
+        let start = sector / GROUP * GROUP;
+        let block = |at| BlockId::new((start + at) << self.sector_order, self.sector_order);
+        let is_far = |at: &u64| start + at == sector || self.is_far(block(*at));
+        (start, (0..GROUP).filter(is_far).fold(0, |far, at| far | 1 << at))
     }
 
     /// Queues the requests of the prefetch policy that make sense: blocks that are neither local

@@ -33,6 +33,7 @@ pub mod duplication;
 pub mod granularity;
 pub mod huge;
 pub mod loss;
+pub mod neighbours;
 pub mod pace;
 pub mod placement;
 pub mod prefetch;

@@ -12,11 +12,13 @@ use hiroma_far::config::{
     Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice,
     ReplacementKind, StoreSpec, parse_stores,
 };
+use hiroma_pool::MemberView;
 use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
 use rustix::process::{Resource, getrlimit};
 
 use super::progress;
+use crate::pool::Way;
 
 /// Run a program with far memory.
 ///
@@ -39,8 +41,13 @@ pub struct Args {
     /// follows; data that does not compress goes to the next store), compressed:SIZE (SIZE in
     /// addition to --local), file:DIR[:SIZE] (default size: all free space there, less a
     /// twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the servers lend)
-    #[arg(long, value_name = "LIST", default_value = "compressed,file:/var/tmp")]
-    store: StoreList,
+    #[arg(long, value_name = "LIST", default_value = DEFAULT_STORES, default_value_if("pool", clap::builder::ArgPredicate::IsPresent, None))]
+    store: Option<StoreList>,
+    /// Far memory in the members of a pool, after the stores of --store that are not tcp://: any
+    /// member (HOST:PORT[,...]) is asked for all of them. Without a value: the pool of HIROMA_POOL or
+    /// ~/.config/hiroma/pool.toml
+    #[arg(long, value_name = "MEMBERS", num_args = 0..=1, require_equals = false, value_delimiter = ',')]
+    pool: Option<Vec<String>>,
     /// Amount that is moved at a time: auto (chosen at run time, for each 2 MiB), or a power of two
     /// from 4K to 4M
     #[arg(long, value_name = "SIZE", default_value = "auto", allow_hyphen_values = true)]
@@ -117,9 +124,27 @@ Examples:
   hiroma run --local 1G -- sort -S 4G big.txt -o sorted.txt
   hiroma run --local 25% --store compressed,file:/var/tmp -- python3 job.py
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server --port 6390
+  hiroma run --local 1G --pool 10.0.0.1:7070 --key-file hiroma.key -- ./solver input
   hiroma run --local 512M --progress --stats run.json -- ./solver input
   hiroma run --local 512M --report run.html -- ./solver input
   hiroma run --local 512M --trace trace.bin -- ./solver input && hiroma sim replay trace.bin";
+
+/// Where far memory is if nothing else is said.
+const DEFAULT_STORES: &str = "compressed,file:/var/tmp";
+
+/// The members that take blocks, those with most free memory first: where servers are filled one
+/// after the other, few of them matter then.
+fn servers_of(members: &[MemberView]) -> Result<Vec<String>> {
+    let mut takers: Vec<_> = members.iter().filter(|member| member.takes_blocks()).collect();
+    takers.sort_by_key(|member| (std::cmp::Reverse(member.free_bytes), member.address));
+    if takers.is_empty() {
+        return Err(refuse(format!(
+            "none of the pool's {} members takes blocks now: they are full, draining, short of memory themselves, or gone (`hiroma pool` shows which)",
+            members.len()
+        )));
+    }
+    Ok(takers.iter().map(|member| member.address.to_string()).collect())
+}
 
 #[derive(Clone, Debug)]
 struct StoreList(Vec<StoreSpec>);
@@ -193,9 +218,10 @@ pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
 impl Args {
     /// The configuration for the pager in the program.
     pub fn config(&self) -> Result<Config> {
+        let (stores, key_file) = self.stores()?;
         Ok(Config {
             local_limit_bytes: local_limit(self.local)?.0,
-            stores: self.store.0.iter().map(absolute_store).collect::<Result<_>>()?,
+            stores,
             allocation: match self.allocation {
                 Filling::Simple => Allocation::Simple,
                 Filling::RoundRobin => Allocation::RoundRobin,
@@ -211,7 +237,7 @@ impl Args {
             fault_timeout: self.fault_timeout,
             hard_limit: self.hard_limit,
             fault_threads: self.fault_threads.0,
-            key_file: self.key_file.as_deref().map(absolute).transpose()?,
+            key_file: key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,
                 KernelPath::Full => PathChoice::Full,
@@ -220,6 +246,27 @@ impl Args {
             arena_bytes: arena_bytes()?,
             ..Config::default()
         })
+    }
+
+    /// The stores, and the key of the servers among them.
+    fn stores(&self) -> Result<(Vec<StoreSpec>, Option<PathBuf>)> {
+        let stores = self.store.as_ref().map(|list| &list.0[..]);
+        let Some(pool) = &self.pool else {
+            let default =
+                parse_stores(DEFAULT_STORES).map_err(|error| refuse(error.to_string()))?;
+            let stores = stores.unwrap_or(&default).iter().map(absolute_store);
+            return Ok((stores.collect::<Result<_>>()?, self.key_file.clone()));
+        };
+        let mut stores =
+            stores.unwrap_or_default().iter().map(absolute_store).collect::<Result<Vec<_>>>()?;
+        if stores.iter().any(|store| matches!(store, StoreSpec::Tcp { .. })) {
+            return Err(refuse(
+                "--pool and a tcp:// store: the pool's members are the servers; leave one of the two out",
+            ));
+        }
+        let way = Way::find(pool, self.key_file.as_deref())?;
+        stores.push(StoreSpec::Tcp { servers: servers_of(&way.members()?)? });
+        Ok((stores, way.key_file))
     }
 }
 

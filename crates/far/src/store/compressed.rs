@@ -69,8 +69,8 @@ impl CompressedStore {
         rejects: bool,
     ) -> Result<CompressedStore, StoreError> {
         // Address space for limits that are set later.
-        let mut store =
-            CompressedStore::new(sector_bytes, (memory::machine().0 / 2).max(limit_bytes / 2))?;
+        let capacity_bytes = (memory::machine().0 / 2).max(limit_bytes / 2);
+        let mut store = CompressedStore::sized(sector_bytes, capacity_bytes, limit_bytes / 2)?;
         let shared = Arc::get_mut(&mut store.shared).expect("it is not shared yet");
         shared.within_limit = true;
         shared.rejects = rejects;
@@ -80,10 +80,21 @@ impl CompressedStore {
 
     /// A store of at most `capacity_bytes` of memory for sectors of `sector_bytes`.
     pub fn new(sector_bytes: usize, capacity_bytes: u64) -> Result<CompressedStore, StoreError> {
-        let slabs = Slabs::new(capacity_bytes).map_err(|error| StoreError::Io {
-            store: NAME.to_owned(),
-            doing: "reserving address space",
-            source_text: error.to_string(),
+        CompressedStore::sized(sector_bytes, capacity_bytes, capacity_bytes)
+    }
+
+    fn sized(
+        sector_bytes: usize,
+        capacity_bytes: u64,
+        expected_bytes: u64,
+    ) -> Result<CompressedStore, StoreError> {
+        let piece_bytes = sector_bytes.min(OBJECT_BYTES_MAX);
+        let slabs = Slabs::new(capacity_bytes, expected_bytes, piece_bytes).map_err(|error| {
+            StoreError::Io {
+                store: NAME.to_owned(),
+                doing: "reserving address space",
+                source_text: error.to_string(),
+            }
         })?;
         if slabs.capacity_bytes() == 0 {
             let reason = format!(
@@ -92,7 +103,6 @@ impl CompressedStore {
             );
             return Err(StoreError::Config { store: NAME.to_owned(), reason });
         }
-        let piece_bytes = sector_bytes.min(OBJECT_BYTES_MAX);
         let packed_bytes_max = piece_bytes - piece_bytes / 8;
         Ok(CompressedStore {
             shared: Arc::new(Shared {

@@ -1,0 +1,351 @@
+//! `hiroma pool`: who lends memory, and who uses it.
+
+use std::fs;
+use std::io::{Write, stdout};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Subcommand;
+use hiroma_command::refuse;
+use hiroma_far_server::load_key;
+use hiroma_far_wire::Key;
+use hiroma_pool::{Answer, ClientView, Health, MemberView, Request, ask, ask_any, resolve};
+use hiroma_units::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Show a pool: its members, the memory that they lend, and their clients.
+///
+/// Any member is a way in: one is asked for all that it knows, and then each one for its clients.
+/// Without --pool the members are those of the environment variable HIROMA_POOL (HOST:PORT[,...]),
+/// or of ~/.config/hiroma/pool.toml:
+///
+///   members = ["10.0.0.1:7070", "10.0.0.2:7070"]
+///   key-file = "/etc/hiroma.key"
+#[derive(clap::Args)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  hiroma pool --pool 10.0.0.1:7070 --key-file hiroma.key
+  hiroma pool --watch
+  hiroma pool --json | jq '.members[].free_bytes'
+  hiroma pool drain 10.0.0.2:7070        before that machine is restarted"
+)]
+pub struct Args {
+    #[command(flatten)]
+    entry: Entry,
+    /// Print everything as JSON
+    #[arg(long)]
+    json: bool,
+    /// Show it again each second
+    #[arg(long)]
+    watch: bool,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Let a member take no new blocks, and wait until clients have nothing there any more
+    Drain {
+        /// Name or address of the member
+        #[arg(value_name = "MEMBER")]
+        member: String,
+        /// Do not wait
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Let a member that is being drained take blocks again
+    Undrain {
+        /// Name or address of the member
+        #[arg(value_name = "MEMBER")]
+        member: String,
+    },
+}
+
+/// The way into a pool.
+#[derive(clap::Args)]
+struct Entry {
+    /// Members to ask; the first one that answers is enough
+    #[arg(long, value_name = "HOST:PORT[,...]", value_delimiter = ',', global = true)]
+    pool: Vec<String>,
+    /// File with the pool's shared key
+    #[arg(long, value_name = "FILE", global = true)]
+    key_file: Option<PathBuf>,
+}
+
+/// How long one member is waited for.
+const LIMIT: Duration = Duration::from_secs(2);
+/// Members that are asked for their clients at the same time.
+const ASKED_AT_A_TIME: usize = 32;
+
+/// The contents of pool.toml.
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct Saved {
+    #[serde(default)]
+    members: Vec<String>,
+    key_file: Option<PathBuf>,
+}
+
+/// Members to ask, and the key.
+pub struct Way {
+    members: Vec<String>,
+    pub key_file: Option<PathBuf>,
+}
+
+impl Way {
+    /// From options, else from the environment, else from the user's file.
+    pub fn find(pool: &[String], key_file: Option<&Path>) -> Result<Way> {
+        let saved = read_saved()?;
+        let variable = std::env::var("HIROMA_POOL").unwrap_or_default();
+        let members = if !pool.is_empty() {
+            pool.to_vec()
+        } else if !variable.is_empty() {
+            variable.split(',').map(str::to_owned).collect()
+        } else {
+            saved.members
+        };
+        if members.is_empty() {
+            return Err(refuse(
+                "no pool is known: name a member by --pool HOST:PORT, in HIROMA_POOL, or in ~/.config/hiroma/pool.toml as members = [\"HOST:PORT\"]",
+            ));
+        }
+        Ok(Way { members, key_file: key_file.map(Path::to_owned).or(saved.key_file) })
+    }
+
+    fn key(&self) -> Result<Option<Key>> {
+        let key = self.key_file.as_deref().map(load_key).transpose();
+        key.map_err(|error| refuse(error.to_string()))
+    }
+
+    /// What the first member that answers knows of all.
+    pub fn members(&self) -> Result<Vec<MemberView>> {
+        let mut addrs = Vec::new();
+        for member in &self.members {
+            addrs.extend(resolve(member).map_err(|error| refuse(format!("--pool {error}")))?);
+        }
+        match ask_any(&addrs, self.key()?.as_ref(), &Request::Members, LIMIT) {
+            Some(Ok(Answer::Members(members))) => Ok(members),
+            Some(Err(error)) => Err(refuse(format!("the pool does not answer: {error}"))),
+            _ => Err(refuse("the pool does not answer: another answer than members came")),
+        }
+    }
+}
+
+fn read_saved() -> Result<Saved> {
+    let base = std::env::var_os("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
+    let Some(path) = base.map(|base| base.join("hiroma/pool.toml")) else {
+        return Ok(Saved::default());
+    };
+    let Ok(text) = fs::read_to_string(&path) else { return Ok(Saved::default()) };
+    toml::from_str(&text).map_err(|error| {
+        let reason = error.message().to_owned();
+        refuse(format!("{}: {reason}; it has members and key-file", path.display()))
+    })
+}
+
+/// The pool, for people and tools.
+#[derive(Serialize)]
+struct PoolView {
+    members: Vec<Row>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    member: MemberView,
+    /// None: it did not answer.
+    clients: Option<Vec<ClientView>>,
+    /// Why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+    /// Time until its answer.
+    answer_us: Option<u64>,
+}
+
+fn look(way: &Way) -> Result<PoolView> {
+    let (members, key) = (way.members()?, way.key()?);
+    let mut rows = Vec::with_capacity(members.len());
+    for some in members.chunks(ASKED_AT_A_TIME) {
+        thread::scope(|scope| {
+            let asked: Vec<_> = some
+                .iter()
+                .map(|member| scope.spawn(|| row(member.clone(), key.as_ref())))
+                .collect();
+            rows.extend(asked.into_iter().filter_map(|thread| thread.join().ok()));
+        });
+    }
+    Ok(PoolView { members: rows })
+}
+
+fn row(member: MemberView, key: Option<&Key>) -> Row {
+    if member.health == Health::Dead {
+        return Row { member, clients: None, trouble: None, answer_us: None };
+    }
+    let start = Instant::now();
+    match ask(member.address, key, &Request::Clients, LIMIT) {
+        Ok(Answer::Clients(clients)) => {
+            let answer_us = Some(start.elapsed().as_micros() as u64);
+            Row { member, clients: Some(clients), trouble: None, answer_us }
+        }
+        Ok(_) => Row { member, clients: None, trouble: None, answer_us: None },
+        Err(error) => {
+            Row { member, clients: None, trouble: Some(error.to_string()), answer_us: None }
+        }
+    }
+}
+
+/// Runs the command.
+pub fn main(args: &Args) -> Result<ExitCode> {
+    let way = Way::find(&args.entry.pool, args.entry.key_file.as_deref())?;
+    match &args.action {
+        Some(Action::Drain { member, no_wait }) => return drain(&way, member, !no_wait),
+        Some(Action::Undrain { member }) => {
+            let (name, _) = set_draining(&way, member, false)?;
+            print(&format!("{name} takes blocks again"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        None => {}
+    }
+    loop {
+        let pool = look(&way)?;
+        if args.json {
+            print(&serde_json::to_string(&pool)?);
+        } else {
+            let clear = if args.watch { "\x1b[H\x1b[2J" } else { "" };
+            print(&format!("{clear}{}", table(&pool)));
+        }
+        if !args.watch {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// The member with this name or address.
+fn find(members: &[MemberView], wanted: &str) -> Result<SocketAddr> {
+    let named = |m: &&MemberView| m.name == wanted || m.address.to_string() == wanted;
+    let of_host = |m: &&MemberView| m.address.ip().to_string() == wanted;
+    let found: Vec<_> = match members.iter().filter(named).collect::<Vec<_>>() {
+        none if none.is_empty() => members.iter().filter(of_host).collect(),
+        some => some,
+    };
+    match found[..] {
+        [member] => Ok(member.address),
+        [] => {
+            let names: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
+            Err(refuse(format!("no member is called {wanted}: there are {}", names.join(", "))))
+        }
+        _ => Err(refuse(format!("several members are at {wanted}: give the port too"))),
+    }
+}
+
+fn set_draining(way: &Way, wanted: &str, draining: bool) -> Result<(SocketAddr, u64)> {
+    let addr = find(&way.members()?, wanted)?;
+    match ask(addr, way.key()?.as_ref(), &Request::Drain(draining), LIMIT) {
+        Ok(Answer::Draining { used_bytes }) => Ok((addr, used_bytes)),
+        Ok(_) => Err(refuse(format!("{addr} did not say whether it drains"))),
+        Err(error) => Err(refuse(error.to_string())),
+    }
+}
+
+fn drain(way: &Way, wanted: &str, wait: bool) -> Result<ExitCode> {
+    let mut last = None;
+    loop {
+        let (addr, used_bytes) = set_draining(way, wanted, true)?;
+        if used_bytes == 0 {
+            print(&format!("{addr} is empty, and takes no blocks: it can be stopped"));
+            return Ok(ExitCode::SUCCESS);
+        }
+        if last != Some(used_bytes) {
+            print(&format!("{addr} takes no new blocks; clients have {}", Bytes(used_bytes)));
+            last = Some(used_bytes);
+        }
+        if !wait {
+            return Ok(ExitCode::SUCCESS);
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+}
+
+fn state(row: &Row) -> &'static str {
+    match (row.member.health, &row.trouble) {
+        (Health::Dead, _) => "dead",
+        (_, Some(_)) => "no answer",
+        (Health::Suspect, _) => "suspect",
+        _ if row.member.draining => "draining",
+        _ if row.member.refusing => "short",
+        _ => "alive",
+    }
+}
+
+fn table(pool: &PoolView) -> String {
+    let alive = || pool.members.iter().filter(|row| row.member.health != Health::Dead);
+    let sum = |of: fn(&MemberView) -> u64| Bytes(alive().map(|row| of(&row.member)).sum());
+    let mut lines = vec![format!(
+        "{} members, {} lent, {} free",
+        alive().count(),
+        sum(|member| member.lent_bytes),
+        sum(|member| member.free_bytes)
+    )];
+    let mut rows = vec![
+        ["MEMBER", "ADDRESS", "STATE", "LENT", "FREE", "CLIENTS", "LABELS"].map(str::to_owned),
+    ];
+    for row in &pool.members {
+        let member = &row.member;
+        let labels: Vec<_> = member.labels.iter().map(|(k, v)| format!("{k}={v}")).collect();
+        rows.push([
+            member.name.clone(),
+            member.address.to_string(),
+            state(row).to_owned(),
+            Bytes(member.lent_bytes).to_string(),
+            Bytes(member.free_bytes).to_string(),
+            row.clients.as_ref().map_or("-".to_owned(), |clients| clients.len().to_string()),
+            labels.join(","),
+        ]);
+    }
+    lines.extend(aligned(&rows));
+    let mut clients = vec![["CLIENT", "MEMBER", "USES", "READ", "WRITTEN"].map(str::to_owned)];
+    for row in &pool.members {
+        for client in row.clients.iter().flatten() {
+            let name = if client.name.is_empty() { &client.peer } else { &client.name };
+            clients.push([
+                name.clone(),
+                row.member.name.clone(),
+                Bytes(client.used_bytes).to_string(),
+                Bytes(client.read_bytes).to_string(),
+                Bytes(client.written_bytes).to_string(),
+            ]);
+        }
+    }
+    if clients.len() > 1 {
+        lines.push(String::new());
+        lines.extend(aligned(&clients));
+    }
+    let troubles = pool.members.iter().filter_map(|row| row.trouble.clone());
+    lines.extend(troubles.map(|trouble| format!("note: {trouble}")));
+    lines.join("\n")
+}
+
+/// Columns of equal width.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+    let width = |column: usize| rows.iter().map(|row| row[column].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..N).map(width).collect();
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+/// Writes to standard output. Whoever reads it may have seen enough.
+fn print(text: &str) {
+    let _ = writeln!(stdout(), "{text}");
+}

@@ -1,0 +1,202 @@
+//! Pools of real members on this machine: `hiroma serve --join`, `hiroma pool`, `hiroma run --pool`.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::process::{Child, ChildStderr, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use common::hiroma;
+
+/// One member; killed when it is dropped.
+struct Member {
+    child: Child,
+    address: String,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn serve(args: &[&str]) -> Child {
+    let mut command = hiroma(["serve", "--memory", "64M"].iter().chain(args));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+impl Member {
+    fn start(listen: &str, args: &[&str]) -> Member {
+        let mut child = serve(&[&["--listen", listen], args].concat());
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split_whitespace().nth(4).unwrap_or_default().trim_end_matches(',');
+        assert!(!address.is_empty(), "{line} {}", text(child.stderr.take().unwrap()));
+        Member { address: address.to_owned(), child }
+    }
+
+    fn stderr_after_kill(mut self) -> String {
+        let _ = self.child.kill();
+        text(self.child.stderr.take().unwrap())
+    }
+}
+
+fn text(mut stderr: ChildStderr) -> String {
+    let mut text = String::new();
+    stderr.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// What `hiroma pool --json` prints, asked of this member.
+fn look(address: &str, more: &[&str]) -> serde_json::Value {
+    let out = hiroma(["pool", "--json", "--pool", address].iter().chain(more)).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    serde_json::from_slice(&out.stdout).unwrap()
+}
+
+fn count(pool: &serde_json::Value, health: &str) -> usize {
+    let members = pool["members"].as_array().unwrap();
+    members.iter().filter(|m| m["health"] == health && m["sequence"].as_u64() > Some(0)).count()
+}
+
+fn until(most: Duration, what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < most, "{what}: not within {most:?}");
+        sleep(Duration::from_millis(100));
+    }
+    start.elapsed()
+}
+
+/// Why a member does not start.
+fn refused(args: &[&str]) -> String {
+    let out = serve(args).wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(2), "{}", String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stderr).unwrap()
+}
+
+#[test]
+fn twenty_members_find_each_other_and_notice_a_death_and_a_restart() {
+    let mut members = vec![Member::start("127.0.0.1:0", &[])];
+    for number in 1..20 {
+        // Each joins through the one before it: any member is a way in.
+        let before = members[number - 1].address.clone();
+        let name = format!("m{number}");
+        members.push(Member::start("127.0.0.1:0", &["--join", &before, "--name", &name]));
+    }
+    let addresses: Vec<String> = members.iter().map(|m| m.address.clone()).collect();
+    let found = until(Duration::from_secs(20), "all know all", || {
+        [0, 7, 19].iter().all(|n| count(&look(&addresses[*n], &[]), "alive") == 20)
+    });
+    let boot = |at: &str| {
+        let pool = look(at, &[]);
+        let members = pool["members"].as_array().unwrap();
+        let member = members.iter().find(|m| m["address"] == addresses[5].as_str()).unwrap();
+        (member["boot"].as_u64(), member["health"].as_str() == Some("alive"))
+    };
+    let before = boot(&addresses[0]).0;
+    drop(members.remove(5));
+    let noticed = until(Duration::from_secs(15), "the death", || {
+        let dead = |at: &str| count(&look(at, &[]), "dead");
+        [0, 19].iter().all(|n| dead(&addresses[*n]) == 1)
+    });
+    println!("20 members: all known {found:?} after the last start, a death after {noticed:?}");
+    members.push(Member::start(&addresses[5], &["--join", &addresses[2], "--name", "m5"]));
+    until(Duration::from_secs(15), "the restart", || {
+        let (after, alive) = boot(&addresses[0]);
+        alive && after != before && after.is_some()
+    });
+}
+
+#[test]
+fn name_key_and_address_that_do_not_fit_are_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let key = |name: &str, content: &str| {
+        fs::write(dir.path().join(name), content).unwrap();
+        dir.path().join(name).display().to_string()
+    };
+    let (right, wrong) = (key("right", "0123456789abcdef"), key("wrong", "fedcba9876543210"));
+    let first = Member::start("127.0.0.1:0", &["--name", "ann", "--key-file", &right]);
+    let join = ["--listen", "127.0.0.1:0", "--join", &first.address];
+    let taken = refused(&[&join[..], &["--key-file", &right, "--name", "ann"]].concat());
+    assert!(taken.contains(&first.address) && taken.contains("--name"), "{taken}");
+    let stranger = refused(&[&join[..], &["--key-file", &wrong]].concat());
+    assert!(stranger.contains("key is not the server's"), "{stranger}");
+    assert!(refused(&join).contains("asks for a key"));
+    assert!(refused(&["--listen", "127.0.0.1:0", "--label", "rack"]).contains("KEY=VALUE"));
+    let everywhere = ["--listen", "0.0.0.0:0", "--key-file", &right, "--join", &first.address];
+    assert!(refused(&everywhere).contains("--advertise"));
+    let out = hiroma(["pool", "--pool", &first.address]).output().unwrap();
+    assert_eq!(out.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("asks for a key"));
+    assert_eq!(count(&look(&first.address, &["--key-file", &right]), "alive"), 1);
+}
+
+#[test]
+fn garbage_datagrams_do_no_harm_and_are_told_once() {
+    let first = Member::start("127.0.0.1:0", &[]);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for len in 0..500 {
+        socket.send_to(&vec![len as u8; len], &first.address).unwrap();
+    }
+    let mut other_version = b"HIRP\0\x09".to_vec();
+    other_version.resize(60, 0);
+    UdpSocket::bind("127.0.0.1:0").unwrap().send_to(&other_version, &first.address).unwrap();
+    let second = Member::start("127.0.0.1:0", &["--join", &first.address]);
+    until(Duration::from_secs(5), "both know both", || {
+        count(&look(&second.address, &[]), "alive") == 2
+    });
+    let told = first.stderr_after_kill();
+    assert_eq!(told.matches("no datagram of a pool").count(), 1, "{told}");
+    assert!(told.contains("version 9") && told.contains("same release"), "{told}");
+}
+
+#[test]
+fn member_that_starts_before_its_pool_joins_later() {
+    let dir = tempfile::tempdir().unwrap();
+    let list = dir.path().join("members");
+    fs::write(&list, "").unwrap();
+    let source = format!("static:{}", list.display());
+    let early = Member::start("127.0.0.1:0", &["--discovery", &source]);
+    let late = Member::start("127.0.0.1:0", &[]);
+    fs::write(&list, format!("{} # came later\n", late.address)).unwrap();
+    until(Duration::from_secs(10), "both know both", || {
+        count(&look(&late.address, &[]), "alive") == 2
+    });
+    drop(early);
+}
+
+#[test]
+fn program_runs_in_the_pool_and_drained_members_are_left_out() {
+    let first = Member::start("127.0.0.1:0", &["--name", "a"]);
+    let second = Member::start("127.0.0.1:0", &["--name", "b", "--join", &first.address]);
+    until(Duration::from_secs(5), "both", || count(&look(&first.address, &[]), "alive") == 2);
+    let config = tempfile::tempdir().unwrap();
+    fs::create_dir(config.path().join("hiroma")).unwrap();
+    let file = config.path().join("hiroma/pool.toml");
+    fs::write(&file, format!("members = [\"{}\"]\n", second.address)).unwrap();
+    let mut drain = hiroma(["pool", "drain", "a"]);
+    let drained = drain.env("XDG_CONFIG_HOME", config.path()).output().unwrap();
+    assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+    until(Duration::from_secs(5), "the drain is known", || {
+        look(&second.address, &[])["members"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|m| m["draining"] == true)
+    });
+    let mut run = hiroma(["run", "-v", "--local", "16M", "--pool", "--", "true"]);
+    let out = run.env("HIROMA_POOL", &second.address).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+    assert!(said.contains(&second.address) && !said.contains(&first.address), "{said}");
+    let mut undrain = hiroma(["pool", "undrain", "a", "--pool", &second.address]);
+    assert!(undrain.status().unwrap().success());
+    fs::write(&file, "member = 1").unwrap();
+    let out = hiroma(["pool"]).env("XDG_CONFIG_HOME", config.path()).output().unwrap();
+    assert!(String::from_utf8_lossy(&out.stderr).contains("pool.toml"), "{out:?}");
+}

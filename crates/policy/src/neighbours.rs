@@ -1,0 +1,197 @@
+//! Which neighbours of a faulted sector are worth fetching with it, where faults follow no order.
+//!
+//! Objects that were allocated together are often used together: a fault on one page of them is
+//! followed by faults on the pages beside it, in any order. Whether that is so, and how far it
+//! reaches, differs between programs, so it is measured: one fault in [`SAMPLE_EVERY`] opens a
+//! *sample* of the group of [`GROUP`] sectors around it. Until a sample closes, faults in its group
+//! fetch single sectors, so each neighbour that is needed shows itself by a fault. The other faults
+//! fetch the largest aligned block of 2, 4, 8 or 16 sectors of which each doubling was needed at
+//! least half.
+//!
+//! What is lost is bounded: a sample costs at most [`GROUP`] faults, and a program that changes its
+//! ways is followed after a few dozen samples.
+
+/// Sectors of a group: the most that one fault fetches.
+pub const GROUP: u64 = 16;
+/// Doublings of a single sector up to a group.
+const LEVELS: usize = GROUP.ilog2() as usize;
+/// One fault in this many opens a sample.
+const SAMPLE_EVERY: u32 = 16;
+/// Samples that are open at a time.
+const SLOTS: usize = 1024;
+/// Faults for which a sample stays open, at most. Neighbours that are needed later than that would
+/// not stay local for it in most cases.
+const WINDOW_MAX: u64 = 4096;
+/// Neighbours seen in closed samples before their use is judged; older ones count half when twice
+/// as many as `SEEN_MAX` were seen.
+const SEEN_MIN: u32 = 24;
+const SEEN_MAX: u32 = 256;
+
+/// The sectors of a group that a fault fetches, as a range of positions in it.
+pub type Block = std::ops::Range<u64>;
+
+/// One group that is watched.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    group: u64,
+    /// Position of the fault that opened it.
+    at: u64,
+    /// Positions that were far then, and those that were faulted on since.
+    far: u16,
+    used: u16,
+    opened: u64,
+}
+
+/// Neighbours by doubling: far when a sample was opened, and needed before it closed.
+#[derive(Clone, Copy, Default, Debug)]
+struct Use {
+    seen: u32,
+    needed: u32,
+}
+
+/// See the module's head.
+#[derive(Clone, Debug)]
+pub struct Neighbours {
+    samples: Vec<Option<Sample>>,
+    uses: [Use; LEVELS],
+    level: usize,
+    faults: u64,
+    seed: u32,
+}
+
+impl Default for Neighbours {
+    fn default() -> Neighbours {
+        Neighbours {
+            samples: vec![None; SLOTS],
+            uses: [Use::default(); LEVELS],
+            level: 0,
+            faults: 0,
+            seed: 1,
+        }
+    }
+}
+
+/// The aligned block of 2^`level` positions around `at`.
+fn block(at: u64, level: usize) -> Block {
+    let start = at >> level << level;
+    start..start + (1 << level)
+}
+
+/// The positions of a block as bits.
+fn bits(block: Block) -> u16 {
+    block.fold(0, |bits, at| bits | 1 << at)
+}
+
+impl Neighbours {
+    /// A fault on a far sector, numbered through all extents. `far`: the positions of its group
+    /// that are far (bit 0: the first sector). `local_sectors`: how many sectors fit into local
+    /// memory. Returns the positions to fetch, with this one.
+    pub fn on_fault(&mut self, sector: u64, far: u16, local_sectors: u64) -> Block {
+        let (group, at) = (sector / GROUP, sector % GROUP);
+        self.faults += 1;
+        let window = (local_sectors / 8).min(WINDOW_MAX);
+        self.close_if_old(self.faults as usize % SLOTS, window);
+        let slot = (group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS;
+        self.close_if_old(slot, window);
+        if let Some(sample) = &mut self.samples[slot] {
+            if sample.group == group {
+                sample.used |= 1 << at;
+                return block(at, 0);
+            }
+        } else if self.is_chosen() {
+            let opened = self.faults;
+            self.samples[slot] = Some(Sample { group, at, far, used: 0, opened });
+            return block(at, 0);
+        }
+        block(at, self.level)
+    }
+
+    /// A fault in this group is answered by other means: its sample would see too little.
+    pub fn forget(&mut self, sector: u64) {
+        let group = sector / GROUP;
+        let slot = (group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS;
+        self.samples[slot].take_if(|sample| sample.group == group);
+    }
+
+    fn is_chosen(&mut self) -> bool {
+        self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.seed >> 16) % SAMPLE_EVERY == 0
+    }
+
+    fn close_if_old(&mut self, slot: usize, window: u64) {
+        let faults = self.faults;
+        if let Some(sample) = self.samples[slot].take_if(|sample| faults - sample.opened > window) {
+            self.learn(sample);
+        }
+    }
+
+    fn learn(&mut self, sample: Sample) {
+        for (level, uses) in self.uses.iter_mut().enumerate() {
+            let added = bits(block(sample.at, level + 1)) & !bits(block(sample.at, level));
+            uses.seen += (sample.far & added).count_ones();
+            uses.needed += (sample.far & sample.used & added).count_ones();
+            if uses.seen >= 2 * SEEN_MAX {
+                (uses.seen, uses.needed) = (uses.seen / 2, uses.needed / 2);
+            }
+        }
+        let is_worth = |uses: &&Use| uses.seen >= SEEN_MIN && 3 * uses.needed >= 2 * uses.seen;
+        self.level = self.uses.iter().take_while(is_worth).count();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pseudorandom numbers below `end`.
+    fn random(seed: &mut u64, end: u64) -> u64 {
+        *seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (*seed >> 33) % end
+    }
+
+    /// Uses all sectors of `objects` blocks of `size` sectors, at random places, in an order that
+    /// is not theirs. Returns fetched sectors and faults.
+    fn use_objects(neighbours: &mut Neighbours, size: u64, objects: u64) -> (u64, u64) {
+        let (mut seed, mut fetched, mut faults) = (7, 0, 0);
+        for _ in 0..objects {
+            let first = random(&mut seed, 1 << 24) * GROUP;
+            let mut far = u16::MAX;
+            for at in (0..size).rev() {
+                if far >> at & 1 == 1 {
+                    let block = neighbours.on_fault(first + at, far, 1 << 20);
+                    fetched += u64::from((far & bits(block.clone())).count_ones());
+                    far &= !bits(block);
+                    faults += 1;
+                }
+            }
+        }
+        (fetched, faults)
+    }
+
+    #[test]
+    fn objects_of_several_sectors_come_with_few_faults() {
+        for size in [2, 4, 8, 16] {
+            let mut neighbours = Neighbours::default();
+            use_objects(&mut neighbours, size, 10_000);
+            let (fetched, faults) = use_objects(&mut neighbours, size, 10_000);
+            assert!(faults < 10_000 * 2, "{size}: {faults} faults");
+            assert!(fetched < 10_000 * size * 11 / 10, "{size}: {fetched} fetched");
+        }
+    }
+
+    #[test]
+    fn single_sectors_come_alone() {
+        let mut neighbours = Neighbours::default();
+        let (fetched, _) = use_objects(&mut neighbours, 1, 50_000);
+        assert_eq!(fetched, 50_000);
+    }
+
+    #[test]
+    fn program_that_changes_its_ways_is_followed() {
+        let mut neighbours = Neighbours::default();
+        use_objects(&mut neighbours, 16, 20_000);
+        use_objects(&mut neighbours, 1, 20_000);
+        let (fetched, _) = use_objects(&mut neighbours, 1, 10_000);
+        assert_eq!(fetched, 10_000);
+    }
+}

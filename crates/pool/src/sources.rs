@@ -1,0 +1,91 @@
+//! Where addresses of members come from before any member is known.
+
+use std::fmt;
+use std::fs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A list of members that something else keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Discovery {
+    /// A file with a `HOST:PORT` in each line; `#` begins a comment. Read again at each attempt.
+    Static(PathBuf),
+    /// A name with several addresses.
+    Dns(String),
+}
+
+impl FromStr for Discovery {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Discovery, String> {
+        match text.split_once(':') {
+            Some(("static", path)) if !path.is_empty() => Ok(Discovery::Static(path.into())),
+            Some(("dns", name)) if !name.is_empty() => Ok(Discovery::Dns(with_port(name))),
+            _ => Err(format!("`{text}` is no source of members: static:FILE or dns:NAME[:PORT]")),
+        }
+    }
+}
+
+/// The usual port, where none is given.
+fn with_port(name: &str) -> String {
+    if name.contains(':') { name.to_owned() } else { format!("{name}:7070") }
+}
+
+impl fmt::Display for Discovery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Discovery::Static(path) => write!(f, "static:{}", path.display()),
+            Discovery::Dns(name) => write!(f, "dns:{name}"),
+        }
+    }
+}
+
+impl Discovery {
+    /// The addresses now.
+    pub fn addresses(&self) -> Result<Vec<SocketAddr>, String> {
+        match self {
+            Discovery::Static(path) => {
+                let text = fs::read_to_string(path).map_err(|error| format!("{self}: {error}"))?;
+                let mut found = Vec::new();
+                for line in text.lines() {
+                    let line = line.split('#').next().unwrap_or_default().trim();
+                    if !line.is_empty() {
+                        found
+                            .extend(resolve(&with_port(line)).map_err(|e| format!("{self}: {e}"))?);
+                    }
+                }
+                Ok(found)
+            }
+            Discovery::Dns(name) => resolve(name).map_err(|error| format!("{self}: {error}")),
+        }
+    }
+}
+
+/// The addresses of `HOST:PORT`.
+pub fn resolve(text: &str) -> Result<Vec<SocketAddr>, String> {
+    match text.to_socket_addrs() {
+        Ok(addrs) => Ok(addrs.collect()),
+        Err(error) => Err(format!("`{text}` is no address of a member: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_and_names_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("members");
+        fs::write(&path, "# rack 1\n10.0.0.1:7071\n\n10.0.0.2 # the other\n").unwrap();
+        let source: Discovery = format!("static:{}", path.display()).parse().unwrap();
+        let expected = ["10.0.0.1:7071", "10.0.0.2:7070"].map(|a| a.parse().unwrap());
+        assert_eq!(source.addresses().unwrap(), expected);
+        let name: Discovery = "dns:localhost".parse().unwrap();
+        assert!(name.addresses().unwrap().iter().all(|a| a.ip().is_loopback() && a.port() == 7070));
+        assert!("etcd:x".parse::<Discovery>().is_err() && "static:".parse::<Discovery>().is_err());
+        let gone = Discovery::Static(dir.path().join("none")).addresses().unwrap_err();
+        assert!(gone.contains("none"), "{gone}");
+    }
+}
