@@ -11,7 +11,7 @@ MDBOOK := target/tools/bin/mdbook
 COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-spark test soak soak-hot soak-quiet test-places test-e2e test-strangers test-jvm test-configurations test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
+.PHONY: help build demo demo-pool demo-spark test soak soak-hot soak-quiet test-places test-e2e test-strangers test-jvm test-configurations test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -21,6 +21,9 @@ build: deps-build ## build the command and the libraries (target/release)
 
 demo: build ## sort a large text natively and with 30 % of the memory it needs, and compare
 	@$(RELEASE)/hiroma demo
+
+demo-pool: build ## five members on this machine, a sort in their memory, one of them killed, and a table
+	@scripts/demo-pool.sh $(RELEASE)/hiroma
 
 demo-spark: deps-build ## a cached k-means in a Spark cluster: what lies on huge pages, with each policy
 	@scripts/deps.sh jvm

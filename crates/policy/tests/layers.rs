@@ -14,6 +14,7 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("sys", &["policy", "far-wire"]),
     ("far", &[]),
     ("far-server", &["policy", "far"]),
+    ("pool", &["policy", "far", "far-server"]),
     ("report", &["policy", "far-wire", "sys", "far", "far-server"]),
     ("hot", &["far-wire", "far", "far-server"]),
     ("quiet", &["far-wire", "far", "far-server", "hot"]),
