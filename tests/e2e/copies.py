@@ -208,3 +208,5 @@ TESTS = {
     "copies-forks": forks,
     "copies-random": at_random,
 }
+# Not part of the default run.
+BY_CHANCE = {"copies-random"}
