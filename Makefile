@@ -11,7 +11,7 @@ MDBOOK := target/tools/bin/mdbook
 COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-pool demo-spark test soak soak-hot soak-quiet soak-pool test-places test-e2e test-strangers test-jvm test-configurations test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
+.PHONY: help build demo demo-pool demo-spark test soak soak-pool soak-hot soak-quiet test-places test-e2e test-strangers test-jvm test-configurations test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -39,14 +39,14 @@ test-e2e: build ## real programs with a quarter of their memory
 soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SCHEDULES, default 10 million)
 	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-10000000} $(CARGO) test --release -p hiroma-far --lib model::schedules -- --nocapture
 
+soak-pool: build ## servers below a program with two copies, killed, stopped and restarted at random (COPIES_SECONDS, default 3600)
+	COPIES_SECONDS=$${COPIES_SECONDS:-3600} tests/e2e/run copies-random
+
 soak-hot: build ## programs of all kinds without and with `hiroma hot serve` (SOAK_SECONDS, default 3600)
 	python3 tests/soak/hot.py $(RELEASE)/hiroma $${SOAK_SECONDS:-3600}
 
 test-places: build ## `hiroma hot serve` and `quiet serve` with little memory, on other file systems, beside dying processes
 	python3 tests/soak/places.py $(RELEASE)/hiroma
-
-soak-pool: build ## servers killed, stopped and started again at random below a program with two copies (COPIES_SECONDS, COPIES_SEED)
-	COPIES_SECONDS=$${COPIES_SECONDS:-3600} tests/e2e/run copies-random
 
 soak-quiet: build ## a hot file beside a stream, without and with `hiroma quiet serve` (SOAK_SECONDS, default 3600)
 	python3 tests/soak/quiet.py $(RELEASE)/hiroma $${SOAK_SECONDS:-3600}

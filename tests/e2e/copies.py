@@ -129,9 +129,9 @@ def one_full(bench):
 
 def forks(bench):
     """Servers die while the program forks, and while its children run."""
-    servers = Servers(bench, 4)
+    servers = Servers(bench, 4, memory="1G")
     out, err = bench.file("forks.out"), bench.file("forks.err")
-    program = [compile_job(bench, "forks.c", "-O2"), 96, 12]
+    program = [compile_job(bench, "forks.c", "-O2"), 64, 10]
     options = ["--store", servers.option(), "--copies", "2"]
     with open(out, "wb") as to, open(err, "wb") as errors:
         process = bench.start(bench.run_command(32 * MIB, program, bench.file("stats.json"), options), stdout=to, stderr=errors)
@@ -157,7 +157,7 @@ def at_random(bench):
     """Servers are killed, started again, stopped and let go at random, so that one copy of everything lives (COPIES_SECONDS, COPIES_SEED)."""
     seconds, seed = float(os.environ.get("COPIES_SECONDS", "20")), int(os.environ.get("COPIES_SEED", str(random.randrange(1 << 30))))
     luck = random.Random(seed)
-    servers = Servers(bench, 4)
+    servers = Servers(bench, 4, memory="1G")
     sweep = start(bench, servers, mib=128)
     end, events = time.monotonic() + seconds, []
 

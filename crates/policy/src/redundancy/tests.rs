@@ -160,3 +160,4 @@ fn missing_finds_what_has_fewest_copies_first() {
     table.purge(Member(1));
     assert_eq!((table.held(Member(1)), table.holders(blocks[5]).len()), (0, 1));
 }
+mod schedules;
