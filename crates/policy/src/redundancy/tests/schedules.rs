@@ -3,7 +3,7 @@
 //! memory is simulated with places that are used again as soon as they are free, so that a piece
 //! that is recorded wrongly, or too early, or freed too early, shows as other content.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use hiroma_units::Rng;
 
@@ -46,10 +46,10 @@ struct World {
     servers: Vec<Server>,
     requests: Vec<Request>,
     /// Pieces that a write still waits for, and those that are stored.
-    writing: HashMap<u32, (usize, usize)>,
+    writing: BTreeMap<u32, (usize, usize)>,
     step: u64,
     /// Deaths since a block last had all of its copies.
-    deaths: HashMap<u32, usize>,
+    deaths: BTreeMap<u32, usize>,
     copies: usize,
     lost: usize,
     canary: bool,
@@ -65,9 +65,9 @@ impl World {
             pool: Pool::default(),
             servers: Vec::new(),
             requests: Vec::new(),
-            writing: HashMap::new(),
+            writing: BTreeMap::new(),
             step: 0,
-            deaths: HashMap::new(),
+            deaths: BTreeMap::new(),
             copies,
             lost: 0,
             canary,
@@ -352,7 +352,7 @@ impl World {
 
     /// What holds at every moment, whatever happened.
     fn check(&mut self) {
-        let mut seen = HashSet::new();
+        let mut seen = BTreeSet::new();
         for block in 0..60 {
             if !self.table.is_live(block) {
                 continue;
@@ -391,7 +391,7 @@ fn run(seed: u64, canary: bool) -> World {
 #[test]
 fn no_schedule_records_a_wrong_copy_or_loses_one_that_lives() {
     let schedules =
-        std::env::var("HIROMA_SCHEDULES").ok().and_then(|text| text.parse().ok()).unwrap_or(2000);
+        option_env!("HIROMA_SCHEDULES").and_then(|text| text.parse().ok()).unwrap_or(2000);
     let mut lost = 0;
     for seed in 0..schedules {
         let world = run(seed, false);
