@@ -382,10 +382,16 @@ fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &m
         let end = (sector + 2 * wanted as u64).min((sector / sectors + 1) * sectors);
         (sector + 1, end, wanted)
     } else {
-        let (start, far) = core.far_in_group(sector);
         let local_sectors = (core.room() / block.bytes()) as u64;
-        let block = core.neighbours.on_fault(sector, far, local_sectors);
-        (start + block.start, start + block.end, GROUP as usize)
+        let start = sector / GROUP * GROUP;
+        match core.neighbours.on_fault(sector, local_sectors) {
+            Some(block) => (start + block.start, start + block.end, GROUP as usize),
+            None => {
+                let far = core.far_in_group(sector);
+                core.neighbours.open(sector, far);
+                (sector, sector + 1, 1)
+            }
+        }
     };
     let (mut last, mut count) = (sector, 1);
     for at in from..end {

@@ -310,12 +310,12 @@ impl Core {
             && self.addresses.is_plain(addr, addr + block.bytes())
     }
 
-    /// The first sector of the group around one, and which sectors of the group are far.
-    pub fn far_in_group(&self, sector: u64) -> (u64, u16) {
+    /// Which sectors of the group around a far one are far.
+    pub fn far_in_group(&self, sector: u64) -> u16 {
         let start = sector / GROUP * GROUP;
         let block = |at| BlockId::new((start + at) << self.sector_order, self.sector_order);
         let is_far = |at: &u64| start + at == sector || self.is_far(block(*at));
-        (start, (0..GROUP).filter(is_far).fold(0, |far, at| far | 1 << at))
+        (0..GROUP).filter(is_far).fold(0, |far, at| far | 1 << at)
     }
 
     /// Queues the requests of the prefetch policy that make sense: blocks that are neither local

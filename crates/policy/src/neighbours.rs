@@ -71,6 +71,11 @@ impl Default for Neighbours {
     }
 }
 
+/// Where the sample of a group is kept.
+fn slot_of(group: u64) -> usize {
+    (group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS
+}
+
 /// The aligned block of 2^`level` positions around `at`.
 fn block(at: u64, level: usize) -> Block {
     let start = at >> level << level;
@@ -83,34 +88,38 @@ fn bits(block: Block) -> u16 {
 }
 
 impl Neighbours {
-    /// A fault on a far sector, numbered through all extents. `far`: the positions of its group
-    /// that are far (bit 0: the first sector). `local_sectors`: how many sectors fit into local
-    /// memory. Returns the positions to fetch, with this one.
-    pub fn on_fault(&mut self, sector: u64, far: u16, local_sectors: u64) -> Block {
+    /// A fault on a far sector, numbered through all extents. `local_sectors`: how many sectors fit
+    /// into local memory. Returns the positions to fetch, with this one; none if a sample is to be
+    /// opened ([`Neighbours::open`]) and only this one fetched.
+    pub fn on_fault(&mut self, sector: u64, local_sectors: u64) -> Option<Block> {
         let (group, at) = (sector / GROUP, sector % GROUP);
         self.faults += 1;
         let window = (local_sectors / 8).min(WINDOW_MAX);
         self.close_if_old(self.faults as usize % SLOTS, window);
-        let slot = (group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS;
+        let slot = slot_of(group);
         self.close_if_old(slot, window);
         if let Some(sample) = &mut self.samples[slot] {
             if sample.group == group {
                 sample.used |= 1 << at;
-                return block(at, 0);
+                return Some(block(at, 0));
             }
         } else if self.is_chosen() {
-            let opened = self.faults;
-            self.samples[slot] = Some(Sample { group, at, far, used: 0, opened });
-            return block(at, 0);
+            return None;
         }
-        block(at, self.level)
+        Some(block(at, self.level))
+    }
+
+    /// Opens a sample of the group of the sector that faulted last. `far`: the positions of the
+    /// group that are far (bit 0: the first sector).
+    pub fn open(&mut self, sector: u64, far: u16) {
+        let (group, at, opened) = (sector / GROUP, sector % GROUP, self.faults);
+        self.samples[slot_of(group)] = Some(Sample { group, at, far, used: 0, opened });
     }
 
     /// A fault in this group is answered by other means: its sample would see too little.
     pub fn forget(&mut self, sector: u64) {
         let group = sector / GROUP;
-        let slot = (group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS;
-        self.samples[slot].take_if(|sample| sample.group == group);
+        self.samples[slot_of(group)].take_if(|sample| sample.group == group);
     }
 
     fn is_chosen(&mut self) -> bool {
@@ -158,7 +167,10 @@ mod tests {
             let mut far = u16::MAX;
             for at in (0..size).rev() {
                 if far >> at & 1 == 1 {
-                    let block = neighbours.on_fault(first + at, far, 1 << 20);
+                    let block = neighbours.on_fault(first + at, 1 << 20).unwrap_or_else(|| {
+                        neighbours.open(first + at, far);
+                        block(at, 0)
+                    });
                     fetched += u64::from((far & bits(block.clone())).count_ones());
                     far &= !bits(block);
                     faults += 1;
