@@ -9,6 +9,7 @@
 //! never blocks in `read`, `write` or `poll`. A store that answers immediately (compressed memory)
 //! completes inside the call.
 
+mod background;
 pub(crate) mod bit_set;
 pub mod chain;
 mod clerk;

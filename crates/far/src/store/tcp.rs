@@ -420,7 +420,7 @@ impl Store for TcpStore {
     }
 
     fn usage(&self) -> StoreUsage {
-        self.shared.minding.goes_on();
+        self.shared.minding.thread.goes_on();
         let books = self.shared.books();
         StoreUsage {
             far_bytes: books.space.live_bytes(),
@@ -441,14 +441,14 @@ impl Store for TcpStore {
 
     fn leave(&self) {
         if self.shared.process.load(Ordering::SeqCst) == std::process::id() {
-            self.shared.minding.stop();
+            self.shared.minding.thread.stop();
             self.shared.left.store(true, Ordering::SeqCst);
             self.shared.controls().iter_mut().for_each(Link::say_goodbye);
         }
     }
 
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
-        self.shared.minding.stand_still();
+        self.shared.minding.thread.stand_still();
         for server in 0..self.shared.servers.len() {
             self.shared.call(server, Message::Fork)?;
         }

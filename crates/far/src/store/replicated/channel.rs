@@ -16,10 +16,10 @@ use rustix::event::Timespec;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
+use slab::Slab;
 
 use super::Shared;
 use super::reads::{Part, Request};
-use super::slab::Slab;
 use super::writes::Write;
 use crate::store::{Channel, Completion, Condition, Purpose, StoreError, Token};
 
@@ -139,7 +139,7 @@ impl ReplicatedChannel {
         let Some(line) = &self.lines[member.index()] else { return };
         let serial = line.serial;
         let mut at = 0;
-        while let Some(number) = self.attempts.next(at) {
+        while let Some(number) = next(&self.attempts, at) {
             at = number + 1;
             if self
                 .attempts
@@ -193,7 +193,7 @@ impl ReplicatedChannel {
 
     /// A member has completed an attempt, or will not.
     fn ended(&mut self, number: usize, result: Result<(), StoreError>) {
-        let Some(attempt) = self.attempts.remove(number) else { return };
+        let Some(attempt) = self.attempts.try_remove(number) else { return };
         match attempt.serves {
             Serves::Read(part) => self.read_ended(part, number, attempt, result),
             Serves::Write(write) => self.write_ended(write, number, attempt, result),
@@ -249,7 +249,7 @@ impl ReplicatedChannel {
         }
         self.completions = completions;
         let now_ns = self.shared.now_ns();
-        if self.attempts.len() > 0 && now_ns > self.looked_ns + LOOK_NS {
+        if !self.attempts.is_empty() && now_ns > self.looked_ns + LOOK_NS {
             self.looked_ns = now_ns;
             self.look(now_ns);
         }
@@ -260,7 +260,7 @@ impl ReplicatedChannel {
         {
             let mut books = self.shared.books();
             let mut at = 0;
-            while let Some(number) = self.attempts.next(at) {
+            while let Some(number) = next(&self.attempts, at) {
                 at = number + 1;
                 let Some(attempt) = self.attempts.get(number) else { continue };
                 if books.serial(attempt.member) == attempt.serial {
@@ -316,4 +316,9 @@ impl Channel for ReplicatedChannel {
     fn in_flight(&self) -> usize {
         self.requests.len() + self.writes.len() + self.done.len()
     }
+}
+
+/// The first number in use from `number` on.
+pub(super) fn next<T>(items: &Slab<T>, number: usize) -> Option<usize> {
+    (number..items.capacity()).find(|&at| items.contains(at))
 }

@@ -1,20 +1,17 @@
 //! A thread that watches the members, makes blocks again that have too few copies, and takes
 //! servers in that have come back.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::yield_now;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
 use hiroma_policy::redundancy::Members;
 use hiroma_sys::frame::FrameBuf;
-use hiroma_sys::lock::Bell;
 use hiroma_sys::wait;
 use hiroma_units::Loc;
 
 use super::channel::ReplicatedChannel;
 use super::{Shared, label};
-use crate::host::{self, Thread};
 use crate::store::tcp::{TcpOptions, TcpStore};
 use crate::store::{Channel, Completion, Purpose, StoreError, Token};
 
@@ -28,69 +25,22 @@ const SEARCH_EVERY: Duration = Duration::from_secs(5);
 /// Bytes that are made again at a time: what a request of the program waits for at most.
 const BATCH_BYTES: usize = 64 << 10;
 
-/// State shared by the store and its keeper.
-#[derive(Default)]
-pub struct Keeping {
-    thread: Mutex<Option<Thread>>,
-    pub bell: Bell,
-    stopping: AtomicBool,
-    /// The process is about to fork: nothing may be locked or allocated.
-    still: AtomicBool,
-    working: AtomicBool,
-}
-
-impl Keeping {
-    /// Waits until the keeper has finished its round, and stops further rounds until
-    /// [`Keeping::goes_on`].
-    pub fn stand_still(&self) {
-        self.still.store(true, SeqCst);
-        while self.working.load(SeqCst) {
-            yield_now();
-        }
-    }
-
-    /// The fork is over.
-    pub fn goes_on(&self) {
-        if self.still.swap(false, SeqCst) {
-            self.bell.ring();
-        }
-    }
-
-    /// Stops the keeper, if this process has one.
-    pub fn stop(&self) {
-        self.stopping.store(true, SeqCst);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            self.bell.ring();
-            thread.join();
-        }
-    }
-}
-
 /// Starts the keeper of this process: in the first one, and in each child that adopts the store.
 pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let (kept, epoch) = (Arc::clone(shared), shared.epoch.load(SeqCst));
     let work = move || {
         let mut keeper = Keeper::new(&kept);
-        while !kept.keeping.stopping.load(SeqCst) && kept.epoch.load(SeqCst) == epoch {
-            kept.keeping.working.store(true, SeqCst);
-            let is_still = kept.keeping.still.load(SeqCst);
-            let pause = if is_still { LOOK_EVERY } else { keeper.round() };
-            kept.keeping.working.store(false, SeqCst);
+        while !kept.keeping.is_stopping() && kept.epoch.load(SeqCst) == epoch {
+            let pause = kept.keeping.round(LOOK_EVERY, || keeper.round());
             if !pause.is_zero() {
-                keeper.rest(pause, is_still);
+                keeper.rest(pause);
             }
         }
     };
-    let keeping = &shared.keeping;
-    keeping.still.store(false, SeqCst);
-    keeping.working.store(false, SeqCst);
-    let thread = host::spawn(c"hiroma-keeper", work)
-        .map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
-    let before = keeping.thread.lock().unwrap_or_else(PoisonError::into_inner).replace(thread);
-    // After a fork this is the parent's thread, which does not exist here.
-    std::mem::forget(before);
-    Ok(())
+    shared
+        .keeping
+        .start(c"hiroma-keeper", work)
+        .map_err(|error| shared.io_error("starting a thread", &error.to_string()))
 }
 
 /// Blocks that are being made again.
@@ -154,11 +104,11 @@ impl Keeper {
     }
 
     /// Sleeps without a lock, until there is something to do.
-    fn rest(&self, pause: Duration, is_still: bool) {
-        if self.batch.is_some() && !is_still {
+    fn rest(&self, pause: Duration) {
+        if self.batch.is_some() && !self.shared.keeping.is_still() {
             wait::readable(&self.channel.wait_fds(), pause.as_millis().max(1) as i64);
         } else {
-            self.shared.keeping.bell.wait(pause);
+            self.shared.keeping.rest(pause);
         }
     }
 

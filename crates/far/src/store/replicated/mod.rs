@@ -12,7 +12,6 @@ mod books;
 mod channel;
 mod keeper;
 mod reads;
-mod slab;
 #[cfg(test)]
 mod tests;
 mod writes;
@@ -27,7 +26,7 @@ use hiroma_units::Loc;
 
 use self::books::Books;
 use self::channel::ReplicatedChannel;
-use self::keeper::Keeping;
+use super::background::Background;
 use super::tcp::{LogLine, TcpOptions, TcpStore};
 use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
 use crate::content::Key;
@@ -54,7 +53,7 @@ struct Shared {
     books: Mutex<Books>,
     /// Counts changes of the members, for channels to follow.
     changes: AtomicU64,
-    keeping: Keeping,
+    keeping: Background,
     /// Counts forks, so that channels of the parent are recognized in the child.
     epoch: AtomicU64,
     process: AtomicU32,
@@ -96,7 +95,7 @@ impl ReplicatedStore {
             timeout: options.timeout,
             books: Mutex::new(books),
             changes: AtomicU64::new(1),
-            keeping: Keeping::default(),
+            keeping: Background::default(),
             epoch: AtomicU64::new(0),
             process: AtomicU32::new(std::process::id()),
             start: Instant::now(),
@@ -156,7 +155,7 @@ impl Shared {
             let (lines, changed) = books.tick(self.now_ns(), |server| self.server_name(server));
             if changed {
                 self.note_change();
-                self.keeping.bell.ring();
+                self.keeping.ring();
             }
             lines
         };
@@ -186,7 +185,9 @@ impl Store for ReplicatedStore {
     }
 
     fn usage(&self) -> StoreUsage {
-        self.shared.keeping.goes_on();
+        if self.shared.keeping.goes_on() {
+            self.shared.keeping.ring();
+        }
         self.shared.books().usage()
     }
 

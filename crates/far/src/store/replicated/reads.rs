@@ -5,7 +5,7 @@ use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::vm;
 use hiroma_units::Loc;
 
-use super::channel::{Attempt, ReplicatedChannel, Serves};
+use super::channel::{Attempt, ReplicatedChannel, Serves, next};
 use crate::content;
 use crate::store::{Completion, Condition, StoreError, Token};
 
@@ -164,7 +164,7 @@ impl ReplicatedChannel {
 
     /// Reads the blocks of a part one by one: their copies are at different members now.
     fn split(&mut self, number: usize) {
-        let Some(part) = self.parts.remove(number) else { return };
+        let Some(part) = self.parts.try_remove(number) else { return };
         if let Some(request) = self.requests.get_mut(part.request) {
             request.parts_left += part.blocks.len() - 1;
         }
@@ -187,14 +187,15 @@ impl ReplicatedChannel {
     }
 
     fn part_done(&mut self, number: usize, result: Result<(), StoreError>) {
-        let Some(part) = self.parts.remove(number) else { return };
+        let Some(part) = self.parts.try_remove(number) else { return };
         let Some(request) = self.requests.get_mut(part.request) else { return };
         request.parts_left -= 1;
         if let Err(error) = result {
             request.error.get_or_insert(error);
         }
         if request.parts_left == 0 {
-            if let Some(Request { token, buf, error, .. }) = self.requests.remove(part.request) {
+            if let Some(Request { token, buf, error, .. }) = self.requests.try_remove(part.request)
+            {
                 self.done.push(Completion { token, buf, result: error.map_or(Ok(()), Err) });
             }
         }
@@ -307,7 +308,7 @@ impl ReplicatedChannel {
     /// Asks a second member for parts that take longer than usual.
     pub(super) fn hedge(&mut self, now_ns: u64) {
         let mut at = 0;
-        while let Some(number) = self.parts.next(at) {
+        while let Some(number) = next(&self.parts, at) {
             at = number + 1;
             let Some(part) = self.parts.get(number) else { continue };
             let (Some(home), None) = (part.home, part.hedge) else { continue };

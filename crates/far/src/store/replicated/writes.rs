@@ -7,7 +7,7 @@ use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::vm;
 use hiroma_units::{Bytes, Loc};
 
-use super::channel::{Attempt, ReplicatedChannel, Serves};
+use super::channel::{Attempt, ReplicatedChannel, Serves, next};
 use crate::content;
 use crate::store::{Completion, StoreError, Token};
 
@@ -76,7 +76,7 @@ impl ReplicatedChannel {
                 ROOM_PATIENCE
             };
             if !self.awaits_room() || start.elapsed() > patience {
-                let Some(write) = self.writes.remove(number) else { unreachable!("just inserted") };
+                let write = self.writes.remove(number);
                 let freed: Vec<Loc> = write.blocks.iter().map(|&(block, _)| Loc(block)).collect();
                 self.shared.books().free(&freed);
                 let error = match write.error {
@@ -119,7 +119,7 @@ impl ReplicatedChannel {
         if self.spread(number) {
             return Ok(());
         }
-        let Some(write) = self.writes.remove(number) else { unreachable!("just inserted") };
+        let write = self.writes.remove(number);
         Err(write.buf)
     }
 
@@ -204,7 +204,7 @@ impl ReplicatedChannel {
         let mut places = vec![Loc(0); write.blocks.len()];
         let attempt = self.attempts.insert(attempt);
         let Some(line) = self.line(member) else {
-            self.attempts.remove(attempt);
+            self.attempts.try_remove(attempt);
             return;
         };
         match line.write(Token(attempt as u64), vm::lend(addr, len), &mut places) {
@@ -217,7 +217,7 @@ impl ReplicatedChannel {
                 }
             }
             Err((_, error)) => {
-                self.attempts.remove(attempt);
+                self.attempts.try_remove(attempt);
                 let mut books = self.shared.books();
                 if matches!(error, StoreError::Full { .. }) {
                     let is_coming = books.store(member).is_some_and(|store| store.awaits_room());
@@ -271,7 +271,7 @@ impl ReplicatedChannel {
         if self.writes.get(number).is_none_or(|write| !write.flying.is_empty()) {
             return;
         }
-        let Some(write) = self.writes.remove(number) else { return };
+        let Some(write) = self.writes.try_remove(number) else { return };
         {
             let mut books = self.shared.books();
             let short = write.stored < write.wanted;
@@ -296,7 +296,7 @@ impl ReplicatedChannel {
     pub(super) fn redirect(&mut self) {
         let up = self.shared.books().pool.up();
         let mut at = 0;
-        while let Some(number) = self.writes.next(at) {
+        while let Some(number) = next(&self.writes, at) {
             at = number + 1;
             let Some(write) = self.writes.get(number) else { continue };
             let is_up = |&attempt: &usize| {

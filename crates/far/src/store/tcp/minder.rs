@@ -2,17 +2,15 @@
 //! server ends the session, and the loss of a server is detected although no request would find it
 //! out.
 
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::yield_now;
 use std::time::{Duration, Instant};
 
 use hiroma_far_wire::Message;
-use hiroma_sys::lock::Bell;
 
 use super::channel::Requests;
 use super::{Shared, StoreError};
-use crate::host::{self, Thread};
+use crate::store::background::Background;
 use crate::store::tcp::link::Link;
 use crate::store::{Condition, Pulse};
 
@@ -30,13 +28,7 @@ const LOOK_EVERY_REDUNDANT: Duration = Duration::from_millis(20);
 /// State shared by the store and the minder.
 #[derive(Default)]
 pub struct Minding {
-    thread: Mutex<Option<Thread>>,
-    bell: Bell,
-    stopping: AtomicBool,
-    /// The process is about to fork: nothing may be locked or allocated.
-    still: AtomicBool,
-    /// A round is in progress.
-    working: AtomicBool,
+    pub thread: Background,
     /// What the last round has found.
     found: Mutex<Option<Found>>,
 }
@@ -49,15 +41,6 @@ struct Found {
 }
 
 impl Minding {
-    /// Waits until the minder has finished its round, and stops further rounds until
-    /// [`Minding::goes_on`].
-    pub fn stand_still(&self) {
-        self.still.store(true, SeqCst);
-        while self.working.load(SeqCst) {
-            yield_now();
-        }
-    }
-
     /// What is known of the server (of the first one, if there are several).
     pub fn pulse(&self) -> Pulse {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -81,21 +64,6 @@ impl Minding {
         *self.found.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(Found { condition, heard, reason });
     }
-
-    /// The fork is over. A thread that uses the store knows that: no thread uses it during a fork.
-    pub fn goes_on(&self) {
-        self.still.store(false, SeqCst);
-    }
-
-    /// Stops the minder, if this process has one.
-    pub fn stop(&self) {
-        self.stopping.store(true, SeqCst);
-        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(thread) = thread {
-            self.bell.ring();
-            thread.join();
-        }
-    }
 }
 
 /// Starts the minder of this process: in the first one, and in each child that adopts the store.
@@ -107,20 +75,17 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
         given_up: vec![false; shared.servers.len()],
     };
     let work = move || {
-        while !minded.minding.stopping.load(SeqCst) && minded.epoch.load(SeqCst) == epoch {
-            let pause = minder.round(&minded);
-            minded.minding.bell.wait(pause);
+        while !minded.minding.thread.is_stopping() && minded.epoch.load(SeqCst) == epoch {
+            // Checks each link once, without waiting.
+            let pause = minded.minding.thread.round(LOOK_EVERY_DOWN, || minder.look(&minded));
+            minded.minding.thread.rest(pause);
         }
     };
-    let thread = host::spawn(c"hiroma-tcp", work)
-        .map_err(|error| shared.io_error("starting a thread", &error.to_string()))?;
-    let minding = &shared.minding;
-    minding.still.store(false, SeqCst);
-    minding.working.store(false, SeqCst);
-    let before = minding.thread.lock().unwrap_or_else(PoisonError::into_inner).replace(thread);
-    // After a fork this is the parent's thread, which does not exist here.
-    std::mem::forget(before);
-    Ok(())
+    shared
+        .minding
+        .thread
+        .start(c"hiroma-tcp", work)
+        .map_err(|error| shared.io_error("starting a thread", &error.to_string()))
 }
 
 struct Minder {
@@ -132,15 +97,7 @@ struct Minder {
 }
 
 impl Minder {
-    /// Checks each link once, without waiting. Returns the pause until the next round.
-    fn round(&mut self, shared: &Shared) -> Duration {
-        shared.minding.working.store(true, SeqCst);
-        let pause =
-            if shared.minding.still.load(SeqCst) { LOOK_EVERY_DOWN } else { self.look(shared) };
-        shared.minding.working.store(false, SeqCst);
-        pause
-    }
-
+    /// Returns the pause until the next look.
     fn look(&mut self, shared: &Shared) -> Duration {
         // If the links are in use, their user detects problems.
         let Ok(mut links) = shared.controls.try_lock() else { return LOOK_EVERY_DOWN };
