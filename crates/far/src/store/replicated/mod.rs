@@ -214,7 +214,10 @@ impl Store for ReplicatedStore {
                         self.shared.books().pool.died(member);
                     }
                     Err(error) if start.elapsed() > self.shared.timeout => return Err(error),
-                    Err(_) => continue,
+                    Err(_) => {
+                        std::thread::sleep(Duration::from_millis(1));
+                        continue;
+                    }
                 }
                 break;
             }
