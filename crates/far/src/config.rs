@@ -39,6 +39,9 @@ pub struct Config {
     /// In how many servers each block is kept; 1: servers are one store that does without none.
     #[serde(default = "one_copy")]
     pub copies: usize,
+    /// Whether blocks are sealed before they leave this machine.
+    #[serde(default)]
+    pub seal: Seal,
     /// Transfer size.
     pub block: BlockSize,
     /// Which blocks are evicted first.
@@ -96,6 +99,7 @@ impl Default for Config {
             ],
             allocation: Allocation::Simple,
             copies: 1,
+            seal: Seal::Auto,
             block: BlockSize::Auto,
             replacement: ReplacementKind::Lru,
             prefetch: true,
@@ -132,6 +136,17 @@ pub enum Allocation {
     Simple,
     /// Take the servers in turn, 2 MiB at a time.
     RoundRobin,
+}
+
+/// Whether blocks in servers are sealed: encrypted and authenticated ([`crate::store::sealed`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Seal {
+    /// Unless all servers have addresses of this machine (127.0.0.0/8, ::1).
+    #[default]
+    Auto,
+    On,
+    Off,
 }
 
 /// Replacement policy (the paper on remote swap, sections 4 (5) and 4 (6)).

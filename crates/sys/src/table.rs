@@ -21,6 +21,8 @@ pub struct LazyTable<T> {
 
 // SAFETY: owns its entries, like a Vec.
 unsafe impl<T: Send> Send for LazyTable<T> {}
+// SAFETY: a shared table gives shared entries only, like a Vec.
+unsafe impl<T: Sync> Sync for LazyTable<T> {}
 
 impl<T: FromZeros> LazyTable<T> {
     /// A table of `count` zero entries.

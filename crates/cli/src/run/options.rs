@@ -10,7 +10,7 @@ use clap::ValueEnum;
 use hiroma_command::{refuse, show};
 use hiroma_far::config::{
     Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice,
-    ReplacementKind, StoreSpec, parse_stores,
+    ReplacementKind, Seal, StoreSpec, parse_stores,
 };
 use hiroma_pool::MemberView;
 use hiroma_sys::host::memory::Limits;
@@ -63,6 +63,11 @@ pub struct Args {
     /// the death of one of them, and what was in it is copied again to the others
     #[arg(long, value_name = "N", default_value_t = 1)]
     copies: usize,
+    /// Encrypt and authenticate blocks before they are sent to servers, so that neither they nor the
+    /// network can read or change them: auto (unless all servers have loopback addresses), on, or off
+    /// (for trusted networks)
+    #[arg(long, value_enum, default_value = "auto")]
+    seal: Sealing,
     /// Disable prefetching
     #[arg(long)]
     no_prefetch: bool,
@@ -192,6 +197,13 @@ enum Filling {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum Sealing {
+    Auto,
+    On,
+    Off,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum KernelPath {
     Auto,
     Full,
@@ -227,6 +239,11 @@ impl Args {
                 Filling::RoundRobin => Allocation::RoundRobin,
             },
             copies: self.copies,
+            seal: match self.seal {
+                Sealing::Auto => Seal::Auto,
+                Sealing::On => Seal::On,
+                Sealing::Off => Seal::Off,
+            },
             block: self.block,
             replacement: match self.replacement {
                 Replacement::Lru => ReplacementKind::Lru,

@@ -22,8 +22,10 @@ mod model;
 mod open;
 mod packer;
 pub mod replicated;
+pub mod sealed;
 pub mod slab;
 pub mod space;
+mod spares;
 pub mod tcp;
 
 pub use open::open;
@@ -74,6 +76,11 @@ pub enum StoreError {
     /// All servers that had a block are gone.
     #[error("{store}: no copy of a needed block is left ({reason})")]
     NoCopy { store: String, reason: String },
+    /// What came back was not what was stored.
+    #[error(
+        "{store} returned a block that is not the one that was stored there: it was changed, or it is an older one. Check the server and who has access to it"
+    )]
+    Changed { store: String },
     /// The server refused us, or uses another protocol.
     #[error("{store} refused the connection: {reason}")]
     Refused { store: String, reason: String },

@@ -8,9 +8,10 @@ use super::chain::ChainStore;
 use super::compressed::CompressedStore;
 use super::file::FileStore;
 use super::replicated::ReplicatedStore;
+use super::sealed::SealedStore;
 use super::tcp::{TcpOptions, TcpStore};
 use super::{Store, StoreError};
-use crate::config::{Config, StoreSpec};
+use crate::config::{Config, Seal, StoreSpec};
 
 /// Smallest and largest sector.
 const SECTOR_BYTES: std::ops::RangeInclusive<usize> = 4096..=2 << 20;
@@ -56,32 +57,64 @@ fn open_one(
             Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?)
         }
         StoreSpec::Tcp { servers } => {
-            let key_file = config.key_file.as_deref();
-            if config.copies != 1 {
-                let options = TcpOptions {
-                    servers: servers.clone(),
-                    sector_bytes,
-                    allocation: config.allocation,
-                    timeout: config.store_timeout,
-                    key_file: config.key_file.clone(),
-                    resolved: config.resolved.clone(),
-                    log: Arc::new(crate::fatal::warn),
-                    lost: Arc::new(|_| {}),
-                    is_redundant: true,
-                    is_return: false,
-                };
-                return Ok(Arc::new(ReplicatedStore::connect(&options, config.copies)?));
+            let store = open_servers(servers, config, sector_bytes)?;
+            if seals(servers, config) {
+                Arc::new(SealedStore::new(store, sector_bytes)?)
+            } else {
+                store
             }
-            Arc::new(TcpStore::connect(
-                servers,
-                sector_bytes,
-                config.allocation,
-                config.store_timeout,
-                key_file,
-                &config.resolved,
-            )?)
         }
     })
+}
+
+/// Whether what goes to these servers is sealed.
+fn seals(servers: &[String], config: &Config) -> bool {
+    match config.seal {
+        Seal::On => true,
+        Seal::Off => false,
+        Seal::Auto => !are_here(servers, config),
+    }
+}
+
+/// Whether all servers have addresses of this machine.
+fn are_here(servers: &[String], config: &Config) -> bool {
+    let addresses = |server: &String| {
+        let known = config.resolved.iter().find(|(name, _)| name == server);
+        known.map(|(_, addresses)| addresses.clone()).or_else(|| Some(vec![server.parse().ok()?]))
+    };
+    servers.iter().all(|server| {
+        addresses(server).is_some_and(|all| all.iter().all(|address| address.ip().is_loopback()))
+    })
+}
+
+fn open_servers(
+    servers: &[String],
+    config: &Config,
+    sector_bytes: usize,
+) -> Result<Arc<dyn Store>, StoreError> {
+    if config.copies == 1 {
+        return Ok(Arc::new(TcpStore::connect(
+            servers,
+            sector_bytes,
+            config.allocation,
+            config.store_timeout,
+            config.key_file.as_deref(),
+            &config.resolved,
+        )?));
+    }
+    let options = TcpOptions {
+        servers: servers.to_vec(),
+        sector_bytes,
+        allocation: config.allocation,
+        timeout: config.store_timeout,
+        key_file: config.key_file.clone(),
+        resolved: config.resolved.clone(),
+        log: Arc::new(crate::fatal::warn),
+        lost: Arc::new(|_| {}),
+        is_redundant: true,
+        is_return: false,
+    };
+    Ok(Arc::new(ReplicatedStore::connect(&options, config.copies)?))
 }
 
 #[cfg(test)]
@@ -112,6 +145,25 @@ mod tests {
             (alone.name(), alone.usage().capacity_bytes),
             ("compressed".to_owned(), 48 << 20)
         );
+    }
+
+    #[test]
+    fn servers_of_other_machines_are_sealed() {
+        let is_sealed = |seal, stores: &str, resolved: &[(&str, &str)]| {
+            let resolved = resolved
+                .iter()
+                .map(|(name, ip)| (name.to_string(), vec![format!("{ip}:7070").parse().unwrap()]));
+            let config = Config { seal, resolved: resolved.collect(), ..config(stores) };
+            let StoreSpec::Tcp { servers } = &config.stores[0] else { panic!("{stores}") };
+            seals(servers, &config)
+        };
+        assert!(!is_sealed(Seal::Auto, "tcp://127.0.0.1:7070,[::1]:7070", &[]));
+        assert!(is_sealed(Seal::Auto, "tcp://127.0.0.1:7070,10.0.0.2:7070", &[]));
+        assert!(!is_sealed(Seal::Auto, "tcp://near:7070", &[("near:7070", "127.0.0.1")]));
+        assert!(is_sealed(Seal::Auto, "tcp://near:7070", &[("near:7070", "10.0.0.2")]));
+        assert!(is_sealed(Seal::Auto, "tcp://unknown:7070", &[]));
+        assert!(is_sealed(Seal::On, "tcp://127.0.0.1:7070", &[]));
+        assert!(!is_sealed(Seal::Off, "tcp://10.0.0.2:7070", &[]));
     }
 
     #[test]

@@ -21,6 +21,7 @@ use slab::Slab;
 use super::Shared;
 use super::reads::{Part, Request};
 use super::writes::Write;
+use crate::store::spares::Spares;
 use crate::store::{Channel, Completion, Condition, Purpose, StoreError, Token};
 
 /// Interval at which requests in flight are looked at, for members that do not answer.
@@ -65,8 +66,8 @@ pub struct ReplicatedChannel {
     pub(super) parts: Slab<Part>,
     pub(super) writes: Slab<Write>,
     pub(super) done: Vec<Completion>,
-    /// Buffers of our own, by the binary logarithm of their size.
-    pub(super) spares: [Vec<FrameBuf>; 32],
+    /// For second requests of what was requested already.
+    pub(super) spares: Spares,
     completions: Vec<Completion>,
     looked_ns: u64,
     timer: Option<OwnedFd>,
@@ -85,7 +86,7 @@ impl ReplicatedChannel {
             parts: Slab::default(),
             writes: Slab::default(),
             done: Vec::new(),
-            spares: std::array::from_fn(|_| Vec::new()),
+            spares: Spares::default(),
             completions: Vec::new(),
             looked_ns: 0,
             timer: timerfd_create(
@@ -180,14 +181,9 @@ impl ReplicatedChannel {
         true
     }
 
-    pub(super) fn take_spare(&mut self, len: usize) -> FrameBuf {
-        let class = len.next_power_of_two();
-        self.spares[class.ilog2() as usize].pop().unwrap_or_else(|| FrameBuf::leak(class))
-    }
-
     pub(super) fn keep_spare(&mut self, spare: Option<FrameBuf>) {
         if let Some(spare) = spare {
-            self.spares[spare.len().ilog2() as usize].push(spare);
+            self.spares.put(spare);
         }
     }
 

@@ -324,7 +324,8 @@ impl ReplicatedChannel {
                 continue;
             }
             if let Some(second) = self.parts.get(number).and_then(|part| self.next_source(part)) {
-                let spare = self.take_spare(len);
+                // Without memory for a second request, the first one is waited for.
+                let Ok(spare) = self.spares.take(len) else { return };
                 self.ask(number, second, Some(spare));
             }
         }
