@@ -16,11 +16,15 @@ STALL_MAX_S = 1.0
 class Servers:
     """Servers on loopback, and the option that names them."""
 
-    def __init__(self, bench, count, memory="512M"):
+    def __init__(self, bench, count, memory="512M", pool=False):
         self.bench, self.memory = bench, memory
-        started = [bench.serve(memory=memory) for _ in range(count)]
-        self.processes = [process for process, _ in started]
-        self.ports = [int(store.rsplit(":", 1)[1]) for _, store in started]
+        self.processes, self.ports = [], []
+        for _ in range(count):
+            # Each finds the others by the first one.
+            join = ["--join", f"127.0.0.1:{self.ports[0]}"] if pool and self.ports else []
+            process, store = bench.serve(memory=memory, options=join)
+            self.processes.append(process)
+            self.ports.append(int(store.rsplit(":", 1)[1]))
 
     def option(self):
         return "tcp://" + ",".join(f"127.0.0.1:{port}" for port in self.ports)
@@ -199,10 +203,36 @@ def at_random(bench):
     return f"{len(events)} events, seed {seed}"
 
 
+def server_drained(bench):
+    """A server is emptied before it is stopped, and the next one with what was moved: the program only hears of it."""
+    servers = Servers(bench, 4, pool=True)
+    sweep = start(bench, servers)
+    stalls = Stalls(sweep)
+    stalls.watch(1)
+    for drained in [1, 2]:
+        at = f"127.0.0.1:{servers.ports[drained]}"
+        out = bench.file(f"drain-{drained}")
+        with open(out, "wb") as stdout:
+            drain = bench.start([bench.hiroma, "pool", "drain", at, "--pool", f"127.0.0.1:{servers.ports[0]}"], stdout=stdout, stderr=stdout)
+        began = time.monotonic()
+        while drain.poll() is None:
+            want(time.monotonic() < began + 60, f"{at} is not empty after a minute: {out.read_text()[-400:]}\n{sweep.errors()[-600:]}")
+            stalls.watch(0.2)
+        want(drain.returncode == 0, f"exit code {drain.returncode}: {out.read_text()}")
+        said(sweep, at, "is to be emptied")
+        servers.kill(drained)
+        stalls.watch(2)
+    want("at least 1 copy" not in sweep.errors(), f"there was something left in a drained server: {sweep.errors()[-600:]}")
+    sweep.ends_right()
+    want(stalls.longest < STALL_MAX_S, f"nothing was fetched for {stalls.longest:.2f} s")
+    return f"longest stall {stalls.longest * 1000:.0f} ms"
+
+
 TESTS = {
     "copies-server-killed": server_killed,
     "copies-server-stopped": server_stopped,
     "copies-server-restarted": server_restarted,
+    "copies-drained": server_drained,
     "copies-both-killed": both_killed,
     "copies-one-full": one_full,
     "copies-forks": forks,

@@ -186,13 +186,13 @@ class Bench:
                  f" {far / MIB:.1f} MiB far at most")
         return outcome
 
-    def serve(self, memory="2G", port=0):
+    def serve(self, memory="2G", port=0, options=()):
         """A memory server on loopback; (process, store option)."""
         if self.native_only:
             raise Skip("has no native half")
         log = self.fresh("serve.log")
         with open(log, "wb") as out:
-            process = self.start([self.hiroma, "serve", "--listen", f"127.0.0.1:{port}", "--memory", memory], stdout=out, stderr=out)
+            process = self.start([self.hiroma, "serve", "--listen", f"127.0.0.1:{port}", "--memory", memory, *options], stdout=out, stderr=out)
 
         def ready():
             text = log.read_text(errors="replace")

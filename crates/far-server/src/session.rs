@@ -240,6 +240,7 @@ impl Session {
             writes: count(&self.counters.writes),
             read_bytes: count(&self.counters.read_bytes),
             written_bytes: count(&self.counters.written_bytes),
+            is_draining: self.pool.is_closed(),
         }
     }
 }

@@ -57,6 +57,8 @@ pub struct SessionUsage {
     pub read_bytes: u64,
     /// Bytes received from it.
     pub written_bytes: u64,
+    /// The server is to be emptied: clients move what they have there.
+    pub is_draining: bool,
 }
 
 /// One frame, without its payload.
@@ -125,8 +127,11 @@ struct UsageBody {
     token: [u8; 16],
     numbers: [U64; 8],
     chunks: U32,
-    zero: U32,
+    flags: U32,
 }
+
+/// In the flags of a [`UsageBody`].
+const DRAINING: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -157,6 +162,7 @@ impl UsageBody {
             writes,
             read_bytes,
             written_bytes,
+            is_draining,
         } = *usage;
         let numbers = [
             used_chunks,
@@ -172,7 +178,7 @@ impl UsageBody {
             token: token.0,
             numbers: numbers.map(U64::new),
             chunks: U32::new(chunks),
-            zero: U32::ZERO,
+            flags: U32::new(if is_draining { DRAINING } else { 0 }),
         }
     }
 
@@ -196,6 +202,7 @@ impl UsageBody {
             writes,
             read_bytes,
             written_bytes,
+            is_draining: self.flags.get() & DRAINING != 0,
         }
     }
 }

@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn messages() -> impl Strategy<Value = Message> {
-        let usage = any::<[u64; 8]>().prop_map(|n| SessionUsage {
+        let usage = (any::<[u64; 8]>(), any::<bool>()).prop_map(|(n, is_draining)| SessionUsage {
             used_chunks: n[0],
             reserved_chunks: n[1],
             free_chunks: n[2],
@@ -298,6 +298,7 @@ mod tests {
             writes: n[5],
             read_bytes: n[6],
             written_bytes: n[7],
+            is_draining,
         });
         let len = 1..=CHUNK as u32;
         prop_oneof![

@@ -109,6 +109,8 @@ pub struct Pulse {
     pub silent: Duration,
     /// Why it cannot be reached.
     pub reason: String,
+    /// It is to be emptied.
+    pub is_draining: bool,
 }
 
 /// How full a store is, and how much memory it uses.

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroma_far_wire::{
-    ErrorCode, Key, KeyError, Message, Purpose as LinkPurpose, SessionToken, SessionUsage,
+    CHUNK, ErrorCode, Key, KeyError, Message, Purpose as LinkPurpose, SessionToken, SessionUsage,
     WireError,
 };
 use hiroma_policy::allocation::AllocationKind;
@@ -313,10 +313,28 @@ impl Shared {
             (Message::Reserve { .. }, Message::Granted { chunks, usage }) => {
                 book.granted(*chunks, *usage)
             }
-            (Message::Reserve { .. }, _) => book.granted(0, SessionUsage::default()),
+            (Message::Reserve { .. }, _) => {
+                let is_draining = book.is_draining();
+                book.granted(0, SessionUsage { is_draining, ..SessionUsage::default() });
+            }
             (Message::Free { .. }, _) => book.freed(),
             (_, Message::UsageReply { usage }) => book.told(*usage),
             _ => {}
+        }
+        self.frees_waiting.fetch_add(book.give_up_spares(), Ordering::Relaxed);
+    }
+
+    /// Gives empty chunks back to the server of a link that is up.
+    fn give_back(&self, link: &mut Link) {
+        if self.frees_waiting.load(Ordering::Relaxed) == 0 || !link.is_up() {
+            return;
+        }
+        for chunk in self.books().servers[link.server()].take_frees() {
+            self.frees_waiting.fetch_sub(1, Ordering::Relaxed);
+            link.push_control(
+                Message::Free { addr: u64::from(chunk) * CHUNK as u64, len: CHUNK as u32 },
+                false,
+            );
         }
     }
 
@@ -432,7 +450,8 @@ impl Store for TcpStore {
     }
 
     fn pulse(&self) -> Option<Pulse> {
-        Some(self.shared.minding.pulse())
+        let is_draining = self.shared.books().servers.iter().any(books::ServerBook::is_draining);
+        Some(Pulse { is_draining, ..self.shared.minding.pulse() })
     }
 
     fn awaits_room(&self) -> bool {

@@ -3,7 +3,8 @@
 //! A member is *up* while it answers; *suspect* when its connection is down, or when a request has
 //! waited for [`SUSPECT_AFTER_NS`]; *lost* when that has lasted for [`LOST_AFTER_NS`] while another
 //! member was up; *dead* when its content cannot come back. A suspect member is asked last and gets
-//! no blocks. What a lost one holds is made again elsewhere. Suspicion frees nothing: a member that
+//! no blocks. What a lost one holds is made again elsewhere, and so is what a *draining* one holds,
+//! which still answers reads and is to be emptied. Suspicion frees nothing: a member that
 //! answers again is up, with all pieces that are still current.
 
 use super::quantile::{Mean, Quantile95};
@@ -54,6 +55,8 @@ pub enum Change {
     Back(Member),
     /// Its content is gone.
     Died(Member),
+    /// It is to be emptied, or not any more.
+    Draining(Member, bool),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +64,7 @@ struct State {
     health: Health,
     label: u32,
     cut_off: bool,
+    draining: bool,
     answered_ns: u64,
     suspect_since_ns: u64,
     full_until_ns: u64,
@@ -76,6 +80,7 @@ const VACANT: State = State {
     health: Health::Vacant,
     label: 0,
     cut_off: false,
+    draining: false,
     answered_ns: 0,
     suspect_since_ns: 0,
     full_until_ns: 0,
@@ -146,7 +151,23 @@ impl Pool {
 
     /// Members whose pieces count as copies: the others' are made again.
     pub fn good(&self) -> Members {
-        self.with(|health| matches!(health, Health::Up | Health::Suspect))
+        let answering = self.with(|health| matches!(health, Health::Up | Health::Suspect));
+        answering.iter().filter(|member| !self.states[member.index()].draining).collect()
+    }
+
+    /// Members that are to be emptied and may still have their content.
+    pub fn draining(&self) -> Members {
+        self.living().iter().filter(|member| self.states[member.index()].draining).collect()
+    }
+
+    /// A member says whether it is to be emptied.
+    pub fn drains(&mut self, member: Member, draining: bool) {
+        let state = &mut self.states[member.index()];
+        if state.draining != draining {
+            state.draining = draining;
+            self.together_left = 0;
+            self.changes.push(Change::Draining(member, draining));
+        }
     }
 
     /// Members that may still have their content.
@@ -278,7 +299,8 @@ impl Pool {
         let labels = |member: Member| self.states[member.index()].label;
         let fits = |&member: &Member| {
             let state = &self.states[member.index()];
-            state.health == Health::Up && state.full_until_ns <= now_ns && !taken.contains(member)
+            let takes = state.health == Health::Up && !state.draining;
+            takes && state.full_until_ns <= now_ns && !taken.contains(member)
         };
         let is_apart = |member: &Member| taken.iter().all(|at| labels(at) != labels(*member));
         let mut fitting = self.order.iter().copied().filter(fits);

@@ -241,12 +241,14 @@ impl Table {
     }
 
     /// Searches from `cursor` for blocks with fewer pieces at members in `good` than they should
-    /// have, and with at most `left_max` of them but at least one. Collects up to `count_max` with
+    /// have, with at most `left_max` of them, and with at least one at a member in `sources`, of which
+    /// `good` is a part. Collects up to `count_max` with
     /// pieces at the same members. Returns where to go on; `None` at the end.
     pub fn missing(
         &self,
         cursor: u32,
         good: Members,
+        sources: Members,
         left_max: usize,
         count_max: usize,
         out: &mut Vec<u32>,
@@ -258,7 +260,8 @@ impl Table {
                 continue;
             }
             let holders = Members(self.holders(block).0 & good.0);
-            if !(1..=left_max.min(self.copies - 1)).contains(&holders.len()) {
+            let is_missing = holders.len() <= left_max.min(self.copies - 1);
+            if !is_missing || self.holders(block).0 & sources.0 == 0 {
                 continue;
             }
             if *group.get_or_insert(holders) != holders || out.len() == count_max {

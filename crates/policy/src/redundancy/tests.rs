@@ -150,10 +150,10 @@ fn missing_finds_what_has_fewest_copies_first() {
         table.settle(block, table.version(block));
     }
     let mut out = Vec::new();
-    assert_eq!(table.missing(0, good, 1, 10, &mut out), None);
+    assert_eq!(table.missing(0, good, good, 1, 10, &mut out), None);
     assert_eq!(out, [blocks[3]]);
     out.clear();
-    assert_eq!(table.missing(0, good, 2, 10, &mut out), Some(blocks[3]));
+    assert_eq!(table.missing(0, good, good, 2, 10, &mut out), Some(blocks[3]));
     assert_eq!(out, [blocks[1], blocks[2]]);
     let without_one: Members = [Member(0), Member(2), Member(3)].into_iter().collect();
     assert_eq!(table.census(without_one)[..4], [1, 4, 1, 0]);

@@ -162,6 +162,10 @@ impl Books {
                         lines.push(format!("{} is back", name(seat.server)));
                     }
                 }
+                Change::Draining(member, draining) => {
+                    self.rebuilding = true;
+                    lines.extend(self.draining(member, draining, &name));
+                }
                 Change::Died(member) => {
                     self.rebuilding = true;
                     lines.extend(self.loss(member, &name, true));
@@ -170,6 +174,27 @@ impl Books {
             }
         }
         (lines, !changes.is_empty())
+    }
+
+    fn draining(
+        &self,
+        member: Member,
+        draining: bool,
+        name: &impl Fn(usize) -> String,
+    ) -> Option<String> {
+        let name = name(self.members[member.index()].as_ref()?.server);
+        let bytes = hiroma_units::Bytes(self.table.held(member) * self.sector_bytes as u64);
+        let others = self.pool.good().len();
+        Some(if !draining {
+            format!("{name} is not drained any more, and is used again")
+        } else if others < self.table.copies() {
+            format!(
+                "{name} is to be emptied, but {others} other server(s) are too few for {} copies: {bytes} stay there until another one is up",
+                self.table.copies()
+            )
+        } else {
+            format!("{name} is to be emptied: {bytes} are moved to {others} other servers")
+        })
     }
 
     fn loss(
@@ -226,6 +251,7 @@ impl Books {
     pub fn take_pulses(&mut self, now_ns: u64) {
         for (member, store) in self.stores() {
             let Some(pulse) = store.pulse() else { continue };
+            self.pool.drains(member, pulse.is_draining);
             match pulse.condition {
                 Condition::Dead => {
                     self.note_reason(member, &pulse.reason);

@@ -171,10 +171,12 @@ impl Keeper {
             return Duration::from_nanos(next_ns - now_ns).min(LOOK_EVERY);
         }
         let good = books.pool.good();
+        let sources = Members(good.0 | books.pool.draining().0);
         let copies = books.table.copies();
         self.found.clear();
         let most = self.buf.as_ref().map_or(1, FrameBuf::len) / shared.sector_bytes;
-        self.cursor = books.table.missing(cursor, good, self.left_max, most, &mut self.found);
+        let (left_max, found) = (self.left_max, &mut self.found);
+        self.cursor = books.table.missing(cursor, good, sources, left_max, most, found);
         let Some(&first) = self.found.first() else {
             if self.cursor.is_none() && self.left_max + 1 < copies {
                 (self.cursor, self.left_max) = (Some(0), self.left_max + 1);

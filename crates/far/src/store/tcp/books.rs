@@ -174,7 +174,7 @@ impl Books {
             }
             let server = &mut self.servers[usize::from(home.server)];
             server.full_since = None;
-            if server.spare.len() < SPARE_CHUNKS_MAX {
+            if server.spare.len() < SPARE_CHUNKS_MAX && !server.is_draining() {
                 server.spare.push(home.chunk);
             } else {
                 server.frees.push(home.chunk);
@@ -298,6 +298,22 @@ impl ServerBook {
     /// The request for more room will not be answered.
     pub fn not_granted(&mut self) {
         self.asked = false;
+    }
+
+    /// The server is to be emptied.
+    pub fn is_draining(&self) -> bool {
+        self.usage.is_draining
+    }
+
+    /// Gives back what is kept for later, if the server is to be emptied. Returns how many chunks are
+    /// to be given back as a result.
+    pub fn give_up_spares(&mut self) -> usize {
+        if !self.is_draining() {
+            return 0;
+        }
+        self.frees_under_way += self.spare.len() as u32;
+        self.frees.extend_from_slice(&self.spare);
+        self.spare.drain(..).len()
     }
 
     /// The server has reported how full it is.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hiroma_far_wire::{CHUNK, Message, Purpose as LinkPurpose};
+use hiroma_far_wire::{Message, Purpose as LinkPurpose};
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::{fds, vm};
 use hiroma_units::Loc;
@@ -293,9 +293,7 @@ impl TcpChannel {
         self.polls = self.polls.wrapping_add(1);
         self.unsent = (0, 0);
         let look_at_idle = self.polls % IDLE_TURN == 0 || self.last_tick.elapsed() >= self.tick;
-        if self.shared.frees_waiting.load(Ordering::Relaxed) > 0 {
-            self.give_back();
-        }
+        self.give_back();
         let mut down = false;
         for link in &mut self.links {
             if link.is_busy() || look_at_idle {
@@ -320,16 +318,7 @@ impl TcpChannel {
 
     /// Gives empty chunks back, on the links that are up.
     fn give_back(&mut self) {
-        let mut books = self.shared.books();
-        for link in self.links.iter_mut().filter(|link| link.is_up()) {
-            for chunk in books.servers[link.server()].take_frees() {
-                self.shared.frees_waiting.fetch_sub(1, Ordering::Relaxed);
-                link.push_control(
-                    Message::Free { addr: u64::from(chunk) * CHUNK as u64, len: CHUNK as u32 },
-                    false,
-                );
-            }
-        }
+        self.links.iter_mut().for_each(|link| self.shared.give_back(link));
     }
 
     fn set_tick(&mut self, tick: Duration) {

@@ -14,14 +14,14 @@ use crate::store::background::Background;
 use crate::store::tcp::link::Link;
 use crate::store::{Condition, Pulse};
 
-/// Interval of pings to a server. Together with the time after which a link reports silence, that
+/// Interval of questions to a server. Together with the time after which a link reports silence, that
 /// makes less than 10 s.
 const ASK_EVERY: Duration = Duration::from_secs(3);
 /// Interval of the checks of links while all of them work, and while one does not.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY_DOWN: Duration = Duration::from_millis(100);
 
-/// The same where the content is elsewhere too: pings, and checks while something is amiss.
+/// The same where the content is elsewhere too: questions, and checks while something is amiss.
 const ASK_EVERY_REDUNDANT: Duration = Duration::from_millis(300);
 const LOOK_EVERY_REDUNDANT: Duration = Duration::from_millis(20);
 
@@ -46,11 +46,14 @@ impl Minding {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match found {
             Some(Found { condition, heard, reason }) => {
-                Pulse { condition, silent: heard.elapsed(), reason }
+                Pulse { condition, silent: heard.elapsed(), reason, is_draining: false }
             }
-            None => {
-                Pulse { condition: Condition::Up, silent: Duration::ZERO, reason: String::new() }
-            }
+            None => Pulse {
+                condition: Condition::Up,
+                silent: Duration::ZERO,
+                reason: String::new(),
+                is_draining: false,
+            },
         }
     }
 
@@ -90,7 +93,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
 
 struct Minder {
     epoch: u64,
-    /// When each server was last pinged.
+    /// When each server was last asked.
     asked: Vec<Instant>,
     /// Servers that are lost for good.
     given_up: Vec<bool>,
@@ -111,9 +114,13 @@ impl Minder {
             }
             let ask_every = if shared.is_redundant { ASK_EVERY_REDUNDANT } else { ASK_EVERY };
             if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ask_every) {
-                link.push_control(Message::Ping, false);
+                // With other copies elsewhere, the answer also says whether the server is drained.
+                let ask = if shared.is_redundant { Message::Usage } else { Message::Ping };
+                link.push_control(ask, false);
                 self.asked[server] = Instant::now();
             }
+            // Nobody else may use the server any more.
+            shared.give_back(link);
             link.pump(&mut Requests::default(), true);
             all_well &= link.is_up() && !link.is_busy();
             if server == 0 {

@@ -172,7 +172,8 @@ impl World {
     fn make_again(&mut self) {
         let mut found = Vec::new();
         let good = self.pool.good();
-        self.table.missing(0, good, self.copies, 4, &mut found);
+        let sources = Members(good.0 | self.pool.draining().0);
+        self.table.missing(0, good, sources, self.copies, 4, &mut found);
         for block in found {
             let version = self.table.version(block);
             let mut taken = Members(self.table.holders(block).0 & good.0);
@@ -347,7 +348,20 @@ impl World {
             let server = self.rng.below(SERVERS as u32) as usize;
             self.servers[server].stopped_until = self.step + self.rng.below_u64(300);
         }
+        if !is_calm && self.rng.below(50) == 0 {
+            self.drain();
+        }
         self.check();
+    }
+
+    /// One member is to be emptied, or none any more.
+    fn drain(&mut self) {
+        let drained = self.rng.below(SERVERS as u32 + 2) as usize;
+        for server in 0..SERVERS {
+            if let Some(member) = self.servers[server].member {
+                self.pool.drains(member, server == drained);
+            }
+        }
     }
 
     /// What holds at every moment, whatever happened.
@@ -392,7 +406,7 @@ fn run(seed: u64, canary: bool) -> World {
 fn no_schedule_records_a_wrong_copy_or_loses_one_that_lives() {
     let schedules =
         option_env!("HIROMA_SCHEDULES").and_then(|text| text.parse().ok()).unwrap_or(2000);
-    let mut lost = 0;
+    let (mut lost, mut drained) = (0, 0);
     for seed in 0..schedules {
         let world = run(seed, false);
         lost += world.lost;
@@ -402,8 +416,13 @@ fn no_schedule_records_a_wrong_copy_or_loses_one_that_lives() {
             0,
             "seed {seed}: at rest, everything that lives has all copies"
         );
+        for member in world.pool.draining().iter() {
+            drained += 1;
+            assert_eq!(world.table.held(member), 0, "seed {seed}: at rest, {member:?} is empty");
+        }
     }
     assert!(lost > 0, "some schedules kill all copies");
+    assert!(drained > 0, "some schedules end with a member to be emptied");
 }
 
 #[test]
