@@ -581,7 +581,9 @@ mod tests {
     #[test]
     fn steps_of_waits_keep_their_number() {
         let page = ControlPage::private().unwrap();
-        [5, 1_000, 1_023, 1_024, 5_000_000_000].map(|ns| page.record_wait(Nanos(ns)));
+        [5, 1_000, 1_023, 1_024, 5_000_000_000]
+            .into_iter()
+            .for_each(|ns| page.record_wait(Nanos(ns)));
         let (steps, above) = page.snapshot().wait_steps(Nanos(1 << 20));
         assert_eq!((above, steps.len(), steps.last().unwrap().0), (1, 18, Nanos(1 << 20)));
         let upto =
