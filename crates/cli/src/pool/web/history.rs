@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
-use hiroma_pool::{ClientView, MemberView};
+use hiroma_pool::{ClientView, Health, MemberView};
 use serde::Serialize;
 
 use crate::pool::{PoolView, Row, state};
@@ -123,6 +123,7 @@ impl History {
         }
         self.forget(pool, at_ms);
         self.looked_ms = Some(at_ms);
+        members.sort_by(|one, other| one.member.name.cmp(&other.member.name));
         self.state.members = members;
         self.state.clients = clients(pool);
     }
@@ -236,8 +237,14 @@ fn comings(name: &str, before: &BTreeMap<u64, (String, u64, u64)>, row: &Row) ->
 
 fn shown(row: &Row, read_per_s: u64, written_per_s: u64) -> Shown {
     let member = row.member.clone();
-    let used_bytes = row.clients.iter().flatten().map(|client| client.used_bytes).sum();
     let taken = member.lent_bytes.saturating_sub(member.free_bytes);
+    // Without an answer of its own it is not known what is used and what promised.
+    let used_bytes = match &row.clients {
+        Some(clients) => clients.iter().map(|client| client.used_bytes).sum(),
+        None => taken,
+    };
+    let used_bytes = if member.health == Health::Dead { 0 } else { used_bytes };
+    let taken = if member.health == Health::Dead { 0 } else { taken };
     Shown {
         state: state(row),
         used_bytes,
@@ -347,8 +354,11 @@ mod tests {
         for at_ms in [3000, 4000] {
             history.take(&pool(vec![(a.clone(), Some(vec![])), (draining.clone(), None)]), at_ms);
         }
-        let dead = MemberView { health: hiroma_pool::Health::Dead, ..b };
+        let dead = MemberView { health: Health::Dead, ..b };
         history.take(&pool(vec![(a.clone(), Some(vec![])), (dead, None)]), 5000);
+        let (a_shown, b_shown) = (&history.state.members[0], &history.state.members[1]);
+        assert_eq!((a_shown.used_bytes, a_shown.promised_bytes), (0, 60));
+        assert_eq!((b_shown.used_bytes, b_shown.promised_bytes, b_shown.state), (0, 0, "dead"));
         history.fail("the pool does not answer", 6000);
         history.fail("the pool does not answer", 7000);
         assert_eq!(history.state.trouble.as_deref(), Some("the pool does not answer"));
