@@ -1,5 +1,7 @@
 //! `hiroma pool`: who lends memory, and who uses it.
 
+mod web;
+
 use std::fs;
 use std::io::{Write, stdout};
 use std::net::SocketAddr;
@@ -32,6 +34,7 @@ use serde::{Deserialize, Serialize};
 Examples:
   hiroma pool --pool 10.0.0.1:7070 --key-file hiroma.key
   hiroma pool --watch
+  hiroma pool --web :8080
   hiroma pool --json | jq '.members[].free_bytes'
   hiroma pool drain 10.0.0.2:7070        before that machine is restarted"
 )]
@@ -44,6 +47,10 @@ pub struct Args {
     /// Show it again each second
     #[arg(long)]
     watch: bool,
+    /// Serve a page about the pool at http://ADDRESS/: HOST:PORT, or :PORT for this machine alone.
+    /// There is no password: whoever reaches the address can read it
+    #[arg(long, value_name = "ADDRESS", value_parser = hiroma_metrics::parse_address)]
+    web: Option<SocketAddr>,
     #[command(subcommand)]
     action: Option<Action>,
 }
@@ -215,6 +222,9 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         }
         None => {}
     }
+    if let Some(address) = args.web {
+        return web::serve(way, address);
+    }
     loop {
         let pool = look(&way)?;
         if args.json {
@@ -278,12 +288,8 @@ fn drain(way: &Way, wanted: &str, wait: bool) -> Result<ExitCode> {
 
 fn state(row: &Row) -> &'static str {
     match (row.member.health, &row.trouble) {
-        (Health::Dead, _) => "dead",
-        (_, Some(_)) => "no answer",
-        (Health::Suspect, _) => "suspect",
-        _ if row.member.draining => "draining",
-        _ if row.member.refusing => "short",
-        _ => "alive",
+        (Health::Alive | Health::Suspect, Some(_)) => "no answer",
+        _ => row.member.state(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `hiroma serve`: lends memory until it is stopped.
 
+mod metrics;
+
 use std::io::{Write, stderr, stdout};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -14,6 +16,7 @@ use hiroma_command::{refuse, show};
 use hiroma_far_server::{
     Answers, Log, ServeOptions, ServerHandle, ServerStats, SessionStats, load_key, serve,
 };
+use hiroma_metrics::{Endpoint, registry_of};
 use hiroma_pool::{
     Answer, ClientView, Condition, Discovery, Membership, Options, Request, parse_labels,
 };
@@ -38,6 +41,7 @@ Examples:
   head -c 32 /dev/urandom | base64 > hiroma.key
   hiroma serve --listen 10.0.0.1:7070 --memory 50% --key-file hiroma.key
   hiroma serve --listen 10.0.0.2:7070 --memory 50% --key-file hiroma.key --join 10.0.0.1:7070
+  hiroma serve --memory 8G --metrics :9467
 and on another machine, with a copy of the key:
   hiroma run --store tcp://10.0.0.1:7070 --key-file hiroma.key --local 1G -- PROGRAM")]
 pub struct Args {
@@ -66,6 +70,10 @@ pub struct Args {
     /// Label of this member, as rack=r1; may be given several times
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics: HOST:PORT, or :PORT for this machine
+    /// alone. There is no password: whoever reaches the address can read them
+    #[arg(long, value_name = "ADDRESS", value_parser = hiroma_metrics::parse_address)]
+    metrics: Option<SocketAddr>,
     /// Print only errors and the line that reports readiness
     #[arg(short, long)]
     quiet: bool,
@@ -103,6 +111,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     };
     let server = Arc::new(serve(options).map_err(|error| refuse(error.to_string()))?);
     let _ = place.server.set(Arc::clone(&server));
+    let _endpoint = args.metrics.map(|address| tell(address, &place, &log)).transpose()?;
     join(&args, &server, &place, &log)?;
     let _ = writeln!(
         stdout(),
@@ -136,6 +145,15 @@ pub fn main(args: Args) -> Result<ExitCode> {
     server.stop();
     log("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Serves metrics.
+fn tell(address: SocketAddr, place: &Arc<Place>, log: &Log) -> Result<Endpoint> {
+    let registry = registry_of("hiroma", metrics::Figures::of(place));
+    let endpoint = Endpoint::open(address, registry)
+        .map_err(|error| refuse(format!("--metrics {address}: cannot listen there: {error}")))?;
+    log(&format!("metrics are at http://{}/metrics", endpoint.address()));
+    Ok(endpoint)
 }
 
 /// How often the other members are told how full this one is, if that has changed.

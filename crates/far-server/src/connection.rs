@@ -20,6 +20,7 @@ use hiroma_sys::hugepool::PoolRange;
 use hiroma_sys::sockets;
 
 use crate::Server;
+use crate::activity::{Refused, RequestKind};
 use crate::pool::Chunk;
 use crate::registry::Guest;
 use crate::seat::Seat;
@@ -73,10 +74,12 @@ pub fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, guest: &Gu
         credit: 0,
         seat: Seat::new(),
         id: 0,
+        serving: None,
         deadline: Some(Instant::now() + HANDSHAKE_TIMEOUT),
     };
     let ended = connection.serve(peer, guest);
     if let Err(End::Wire(error)) = ended {
+        server.activity.refused(Refused::of(error.code()));
         (server.log)(&format!("{peer}: connection ended: {error}"));
         let farewell = connection.wire.farewell(&error);
         connection.tx.extend_from_slice(&farewell);
@@ -100,6 +103,8 @@ struct Connection<'a> {
     seat: Seat,
     /// The request that is being served.
     id: u64,
+    /// Its kind, and when its header had arrived.
+    serving: Option<(RequestKind, Instant)>,
     /// The time by which the peer must authenticate, until it has.
     deadline: Option<Instant>,
 }
@@ -172,11 +177,7 @@ impl Connection<'_> {
 
     fn serve_session(&mut self, session: &Session, purpose: Purpose) -> Result<(), End> {
         loop {
-            let ServerEvent::Request(frame) = self.next_event()? else {
-                return Err(
-                    WireError::Unexpected { kind: Kind::Open, expected: "a request" }.into()
-                );
-            };
+            let frame = self.next_request()?;
             self.id = frame.id;
             match frame.message {
                 Message::Read { addr, len } => self.read(session, addr, len)?,
@@ -199,6 +200,9 @@ impl Connection<'_> {
                     if granted == 0 && chunks > 0 {
                         self.server.registry.make_room(&self.server.log);
                         granted = session.reserve(chunks as usize);
+                    }
+                    if granted == 0 && chunks > 0 {
+                        self.server.activity.refused(Refused::Full);
                     }
                     self.say(&Message::Granted { chunks: granted as u32, usage: session.usage() });
                 }
@@ -236,6 +240,18 @@ impl Connection<'_> {
         }
     }
 
+    /// The next request of the session; the one before it has been served.
+    fn next_request(&mut self) -> Result<Frame, End> {
+        if let Some((kind, start)) = self.serving.take() {
+            self.server.activity.served(kind, start);
+        }
+        let ServerEvent::Request(frame) = self.next_event()? else {
+            return Err(WireError::Unexpected { kind: Kind::Open, expected: "a request" }.into());
+        };
+        self.serving = Some((RequestKind::of(&frame.message), Instant::now()));
+        Ok(frame)
+    }
+
     /// Answers one query.
     fn query(&mut self, len: usize) -> Result<(), End> {
         let mut asked = Vec::with_capacity(len);
@@ -251,6 +267,7 @@ impl Connection<'_> {
             self.rx_start += take;
             self.wire.inbound().payload_received(take);
         }
+        let start = Instant::now();
         let Some(answers) = &self.server.answers else {
             self.fail(ErrorCode::Other(0), "this server answers no queries: it is no member");
             return Ok(());
@@ -262,6 +279,7 @@ impl Connection<'_> {
         self.say(&Message::QueryReply { len: answer.len() as u32 });
         self.tx.extend_from_slice(&answer);
         self.flush()?;
+        self.server.activity.served(RequestKind::Query, start);
         // The next query has as much time as the first one had.
         self.deadline = Some(Instant::now() + HANDSHAKE_TIMEOUT);
         Ok(())
@@ -277,6 +295,7 @@ impl Connection<'_> {
         };
         session.counters.reads.fetch_add(1, Ordering::Relaxed);
         session.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
+        self.server.activity.sent(len as usize);
         let header =
             Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
         self.tx.extend_from_slice(&header.encode());
@@ -329,6 +348,7 @@ impl Connection<'_> {
         }
         session.counters.writes.fetch_add(1, Ordering::Relaxed);
         session.counters.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
+        self.server.activity.received(len);
         self.say(&Message::Ack);
         Ok(())
     }
@@ -454,6 +474,7 @@ impl Connection<'_> {
     }
 
     fn fail(&mut self, code: ErrorCode, text: &str) {
+        self.server.activity.refused(Refused::of(code));
         self.say(&Message::Error { code, text: text.to_owned() });
     }
 

@@ -4,6 +4,7 @@
 //! *session*, which lives while it has a connection, and for a grace period after the last one
 //! broke. It is freed immediately when the client sends `Bye`.
 
+mod activity;
 mod connection;
 mod options;
 mod pool;
@@ -21,6 +22,7 @@ use std::time::Duration;
 use hiroma_far_wire::{CHUNK, Key};
 use hiroma_units::Bytes;
 
+pub use activity::{Activity, Refused, RequestKind, TimesTaken};
 pub use options::{Answers, Log, ServeOptions, ServerError, load_key};
 pub use registry::{ServerStats, SessionStats};
 
@@ -34,6 +36,7 @@ const STRANGERS_MAX: usize = 64;
 /// State that all threads of one server share.
 pub(crate) struct Server {
     pub registry: Registry,
+    pub activity: Activity,
     pub key: Option<Key>,
     pub log: Log,
     pub answers: Option<Answers>,
@@ -61,6 +64,7 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
     let server = Arc::new(Server {
         registry,
+        activity: Activity::default(),
         key,
         log: options.log,
         answers: options.answers,
@@ -96,6 +100,11 @@ impl ServerHandle {
     /// Usage of the server and of each client.
     pub fn stats(&self) -> ServerStats {
         self.server.registry.stats()
+    }
+
+    /// What it has done since its start.
+    pub fn activity(&self) -> &Activity {
+        &self.server.activity
     }
 
     /// Takes no new blocks from now on, or (`false`) takes them again. What is there can be read,
@@ -176,6 +185,7 @@ fn accept(server: &Arc<Server>, listener: &TcpListener) {
 fn start_connection(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
     let Ok(closer) = stream.try_clone() else { return };
     let Some(guest) = Guest::admit(server, closer, CONNECTIONS_MAX, STRANGERS_MAX) else {
+        server.activity.refused(Refused::Connections);
         (server.log)(&format!("turned {peer} away: too many connections"));
         return;
     };

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use hiroma_far_server::{ServeOptions, ServerHandle, serve};
+use hiroma_far_server::{Refused, ServeOptions, ServerHandle, serve};
 use hiroma_far_wire::{
     CHUNK, ClientEvent, ClientSession, ErrorCode, Frame, HEADER_BYTES, Header, Key, Kind, Message,
     Purpose, SPACE_SHIFT, SessionToken, WireError,
@@ -223,6 +223,8 @@ fn memory_bound_is_strict_and_reservations_hold() {
     second.write(0, &[2; 100]).unwrap();
     second.write(CHUNK as u64, &[2; 100]).unwrap();
     assert_eq!(second.write(2 * CHUNK as u64, &[2; 100]), Err(ErrorCode::Full));
+    assert_eq!(server.activity().refusals(Refused::Full), 1);
+    assert_eq!(server.activity().received_bytes(), 200);
     first.write(0, &[1; 100]).unwrap();
     first.write(9 * CHUNK as u64, &[1; 100]).unwrap();
     assert_eq!(first.write(CHUNK as u64, &vec![1; CHUNK]), Err(ErrorCode::Full));

@@ -8,10 +8,12 @@
 //! address, and for what ([`Waits`]; 0: none waits), 53 bytes of local memory that cannot be
 //! evicted, from [`COSTS_WORD`] the costs of wakeups ([`Costs`]), from [`WAITED_WORD`] time waited
 //! ([`Waited`]), from [`HISTOGRAM_WORD`] the histogram of fault service times, from
-//! [`MESSAGE_WORD`] the pager's messages to the user: their length in bytes, then the text (the
+//! [`STORES_WORD`] the [`Stores`], from [`MESSAGE_WORD`] the pager's messages to the user: their length in bytes, then the text (the
 //! pager has no standard error of its own: the program's may have been redirected), from
 //! [`WAIT_WORD`] the histogram of estimated waits, from [`CURVE_WORD`] the two curves of what more
 //! local memory would have spared, from [`RANGES_WORD`] the ranges with most faults.
+
+mod stores;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,11 +26,13 @@ use hiroma_policy::loss::{self, Curve, RANGES_MAX};
 use hiroma_sys::shared::SharedWords;
 use hiroma_units::Nanos;
 
+pub use stores::Stores;
+
 use crate::waking::Costs;
 use crate::watchdog::{Waits, describe};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"hiromact");
-const VERSION: u64 = 3;
+const VERSION: u64 = 4;
 const WORDS: usize = 1024;
 const COUNTER_WORD: usize = 4;
 const PAGER_WORD: usize = 48;
@@ -38,6 +42,7 @@ const HELD_WORD: usize = 53;
 const COSTS_WORD: usize = 54;
 const WAITED_WORD: usize = 59;
 const HISTOGRAM_WORD: usize = 64;
+const STORES_WORD: usize = HISTOGRAM_WORD + BUCKETS;
 const MESSAGE_WORD: usize = 256;
 const WAIT_WORD: usize = 512;
 const CURVE_WORD: usize = WAIT_WORD + BUCKETS;
@@ -47,6 +52,7 @@ const MESSAGE_BYTES: usize = (WAIT_WORD - MESSAGE_WORD - 1) * 8;
 /// Words of a range: its address, the address of its mapping, faults.
 const RANGE_WORDS: usize = 3;
 const _: () = assert!(RANGES_WORD + RANGE_WORDS * RANGES_MAX <= WORDS);
+const _: () = assert!(STORES_WORD + Stores::WORDS <= MESSAGE_WORD);
 const _: () = assert!(COUNTER_WORD + Counter::ALL.len() <= PAGER_WORD);
 /// Four buckets for each power of two of nanoseconds.
 const BUCKETS: usize = 160;
@@ -177,6 +183,10 @@ pub struct Snapshot {
     histogram: Vec<u64>,
     waits: Vec<u64>,
     waited: [u64; Waited::ALL.len()],
+    /// Where far memory is.
+    pub stores: Stores,
+    /// For how long the oldest fault has waited; zero if none waits.
+    pub oldest_wait: Nanos,
     /// Bytes fetched, and time waited for fetches, by the extra local memory that would have spared
     /// them.
     pub fetched_curve: Curve,
@@ -389,6 +399,13 @@ impl ControlPage {
         self.word(first + 2).store(faults, Ordering::Relaxed);
     }
 
+    /// Sets where far memory is.
+    pub fn set_stores(&self, stores: Stores) {
+        for (at, value) in stores.to_words().into_iter().enumerate() {
+            self.word(STORES_WORD + at).store(value, Ordering::Relaxed);
+        }
+    }
+
     /// Sets the costs of wakeups on this machine.
     pub fn set_costs(&self, costs: Costs) {
         for (at, value) in costs.to_words().into_iter().enumerate() {
@@ -409,6 +426,8 @@ impl ControlPage {
             histogram: (0..BUCKETS).map(|bucket| load(HISTOGRAM_WORD + bucket)).collect(),
             waits: (0..BUCKETS).map(|bucket| load(WAIT_WORD + bucket)).collect(),
             waited: std::array::from_fn(|kind| load(WAITED_WORD + kind)),
+            stores: Stores::of_words(std::array::from_fn(|at| load(STORES_WORD + at))),
+            oldest_wait: Nanos(load(WAITS_WORD)),
             fetched_curve: curve(CURVE_WORD),
             waited_curve: curve(CURVE_WORD + loss::BUCKETS),
             ranges: (0..RANGES_MAX).map(range).filter(|range| range.faults > 0).collect(),
@@ -436,6 +455,10 @@ impl Snapshot {
             mine.iter_mut().zip(theirs).for_each(|(mine, theirs)| *mine += theirs)
         };
         sum(&mut self.waited, &other.waited);
+        let mut stores = self.stores.to_words();
+        sum(&mut stores, &other.stores.to_words());
+        self.stores = Stores::of_words(stores);
+        self.oldest_wait = self.oldest_wait.max(other.oldest_wait);
         sum(&mut self.fetched_curve.0, &other.fetched_curve.0);
         sum(&mut self.waited_curve.0, &other.waited_curve.0);
         self.ranges.clear();
@@ -466,6 +489,19 @@ impl Snapshot {
             self.fetched_curve.scaled(self.waited(Waited::Staged).0 + self.waited(Waited::Room).0);
         curve.0.iter_mut().zip(rest.0).for_each(|(all, rest)| *all += rest);
         curve
+    }
+
+    /// The estimated waits up to `bound`, and those above it, in steps that double.
+    pub fn wait_steps(&self, bound: Nanos) -> (Vec<(Nanos, u64)>, u64) {
+        let mut steps: Vec<_> = self
+            .waits
+            .chunks(4)
+            .enumerate()
+            .map(|(step, four)| (Nanos(bucket_end(4 * step + 3)), four.iter().sum::<u64>()))
+            .collect();
+        let fitting = steps.iter().take_while(|(end, _)| *end <= bound).count();
+        let above = steps.drain(fitting..).map(|(_, count)| count).sum();
+        (steps, above)
     }
 
     /// The estimated wait (within 19 %) that a share `quantile` (0 to 1) of the faults did not
@@ -543,6 +579,19 @@ mod tests {
     }
 
     #[test]
+    fn steps_of_waits_keep_their_number() {
+        let page = ControlPage::private().unwrap();
+        [5, 1_000, 1_023, 1_024, 5_000_000_000]
+            .into_iter()
+            .for_each(|ns| page.record_wait(Nanos(ns)));
+        let (steps, above) = page.snapshot().wait_steps(Nanos(1 << 20));
+        assert_eq!((above, steps.len(), steps.last().unwrap().0), (1, 18, Nanos(1 << 20)));
+        let upto =
+            |end| steps.iter().filter(|step| step.0.0 <= end).map(|step| step.1).sum::<u64>();
+        assert_eq!((upto(8), upto(1024), upto(2048)), (1, 3, 4));
+    }
+
+    #[test]
     fn counters_of_two_processes_add_up() {
         let (one, other) = (ControlPage::private().unwrap(), ControlPage::private().unwrap());
         one.add(Counter::Faults, 3);
@@ -550,6 +599,8 @@ mod tests {
         one.add_waited(Waited::Fetched, 30);
         other.add_waited(Waited::Staged, 12);
         other.add_waited(Waited::FirstTouch, 5);
+        one.set_stores(Stores { short_bytes: 3, ..Stores::default() });
+        other.set_stores(Stores { short_bytes: 4, server_bytes: 9, ..Stores::default() });
         one.add_fetched(3, 4096);
         other.add_fetched(3, 8192);
         one.set_range(0, 1 << 30, Some(1 << 29), 7);
@@ -563,6 +614,7 @@ mod tests {
             (Nanos(42), 12_288, 0)
         );
         assert_eq!(total.get(Counter::Faults), 7);
+        assert_eq!((total.stores.short_bytes, total.stores.server_bytes), (7, 9));
         assert!(
             total.latency_quantile(0.5).unwrap().0 < 2000
                 && total.latency_quantile(1.0).unwrap().0 >= 1_000_000

@@ -25,7 +25,7 @@ use crate::accessed::Accessed;
 use crate::addresses::Addresses;
 use crate::canary;
 use crate::config::{BlockSize, Config, ReplacementKind};
-use crate::control::Counter;
+use crate::control::{Counter, Stores};
 use crate::error::PagerError;
 use crate::extent::{Copy, Extent, Mode, flag};
 use crate::frames::{Frame, Frames};
@@ -385,6 +385,13 @@ impl Core {
         let page = &self.live.page;
         page.set(Counter::StoredBytes, usage.stored_bytes);
         page.set(Counter::StoreCapacityBytes, usage.capacity_bytes);
+        page.set_stores(Stores {
+            compressed_bytes: usage.local_bytes,
+            file_bytes: usage.stored_bytes.saturating_sub(usage.local_bytes + usage.server_bytes),
+            server_bytes: usage.server_bytes,
+            short_bytes: usage.short_bytes,
+            recopied_bytes: usage.recopied_bytes,
+        });
         page.set(Counter::MappedBytes, self.addresses.mapped.bytes() as u64);
         let tables = self.extent_tables
             + self.frames.metadata_bytes()

@@ -1,8 +1,12 @@
-//! Metrics of a daemon for Prometheus: OpenMetrics text over HTTP, on request only.
+//! What a command tells about itself over HTTP, on request only: metrics for Prometheus as
+//! OpenMetrics text, or pages.
+
+mod address;
+mod figures;
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,12 +14,29 @@ use std::time::{Duration, Instant};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
+pub use address::{AddressError, parse_address};
+pub use figures::{Distribution, Labels, Source, Writer, label_value, registry_of};
+pub use prometheus_client::registry::Unit;
+
 /// Timeout for a client's request, and for sending the answer.
 const LIMIT: Duration = Duration::from_secs(5);
-/// A request of Prometheus is not longer than this.
+/// A request of Prometheus or of a browser is not longer than this.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Clients that are answered at the same time. A browser keeps a connection or two in reserve.
+const CLIENTS_MAX: usize = 16;
 
-/// Answers requests for the metrics, until it is dropped.
+/// An answer to a request.
+pub struct Page {
+    /// Its media type.
+    pub kind: &'static str,
+    /// Its content; an error is a line of text.
+    pub body: Result<Vec<u8>, String>,
+}
+
+/// The page at a path, if there is one.
+pub type Pages = dyn Fn(&str) -> Option<Page> + Send + Sync;
+
+/// Answers requests, until it is dropped.
 pub struct Endpoint {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
@@ -27,17 +48,39 @@ impl Endpoint {
     /// # Errors
     /// Those of listening there, and of starting a thread.
     pub fn open(address: SocketAddr, registry: Registry) -> io::Result<Endpoint> {
-        let listener = TcpListener::bind(address)?;
+        let registry = Mutex::new(registry);
+        Endpoint::with_pages(address, move |path| (path == "/metrics").then(|| metrics(&registry)))
+    }
+
+    /// Serves pages at `address`; port 0 is any free port.
+    ///
+    /// # Errors
+    /// Those of listening there, and of starting a thread.
+    pub fn with_pages(
+        address: SocketAddr,
+        pages: impl Fn(&str) -> Option<Page> + Send + Sync + 'static,
+    ) -> io::Result<Endpoint> {
+        let listener = TcpListener::bind(address).map_err(|error| match error.kind() {
+            io::ErrorKind::AddrInUse => io::Error::new(
+                error.kind(),
+                "another program listens there (`ss -ltnp` shows it): choose another port",
+            ),
+            _ => error,
+        })?;
         let address = listener.local_addr()?;
-        let (stop, registry) = (Arc::new(AtomicBool::new(false)), Mutex::new(registry));
-        let stopped = stop.clone();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, pages): (_, Arc<Pages>) = (stop.clone(), Arc::new(pages));
         let serve = move || {
+            let clients = Arc::new(AtomicUsize::new(0));
             for stream in listener.incoming() {
                 if stopped.load(Ordering::Relaxed) {
                     break;
                 }
-                // A client that does not receive is skipped.
-                let _ = stream.and_then(|stream| answer(stream, &registry));
+                match stream {
+                    Ok(stream) => start_answer(stream, &pages, &clients),
+                    // Out of descriptors or memory: it can only wait.
+                    Err(_) => thread::sleep(Duration::from_millis(100)),
+                }
             }
         };
         thread::Builder::new().name("hiroma-metrics".to_owned()).spawn(serve)?;
@@ -58,7 +101,36 @@ impl Drop for Endpoint {
     }
 }
 
-fn answer(mut stream: TcpStream, registry: &Mutex<Registry>) -> io::Result<()> {
+/// Answers in a thread of its own: a client that sends nothing must not keep others waiting.
+fn start_answer(stream: TcpStream, pages: &Arc<Pages>, clients: &Arc<AtomicUsize>) {
+    if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
+        clients.fetch_sub(1, Ordering::Relaxed);
+        return;
+    }
+    let (pages, count) = (Arc::clone(pages), Arc::clone(clients));
+    let work = move || {
+        // A client that does not receive is skipped.
+        let _ = answer(stream, &*pages);
+        count.fetch_sub(1, Ordering::Relaxed);
+    };
+    if thread::Builder::new().name("hiroma-metrics".to_owned()).spawn(work).is_err() {
+        clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn metrics(registry: &Mutex<Registry>) -> Page {
+    let mut text = String::new();
+    let written = registry.lock().map(|registry| encode(&mut text, &registry));
+    Page {
+        kind: "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        body: match written {
+            Ok(Ok(())) => Ok(text.into_bytes()),
+            _ => Err("the metrics cannot be written".to_owned()),
+        },
+    }
+}
+
+fn answer(mut stream: TcpStream, pages: &Pages) -> io::Result<()> {
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
     let (mut request, began) = (Vec::new(), Instant::now());
@@ -70,27 +142,27 @@ fn answer(mut stream: TcpStream, registry: &Mutex<Registry>) -> io::Result<()> {
         }
         request.extend_from_slice(&some[..got]);
     }
-    let (status, kind, body) = if request.starts_with(b"GET /metrics ") {
-        let mut text = String::new();
-        match registry.lock().map(|registry| encode(&mut text, &registry)) {
-            Ok(Ok(())) => {
-                ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", text)
-            }
-            _ => (
-                "500 Internal Server Error",
-                "text/plain",
-                "the metrics cannot be written\n".to_owned(),
-            ),
+    let (status, kind, body) = match path_of(&request).and_then(pages) {
+        Some(Page { kind, body: Ok(body) }) => ("200 OK", kind, body),
+        Some(Page { body: Err(reason), .. }) => {
+            ("500 Internal Server Error", "text/plain", format!("{reason}\n").into_bytes())
         }
-    } else {
-        ("404 Not Found", "text/plain", "metrics are at /metrics\n".to_owned())
+        None => ("404 Not Found", "text/plain", b"there is nothing here\n".to_vec()),
     };
+    // A page may use what is in it, and this server, and nothing else.
     let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\nCache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nContent-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:\r\n\r\n",
         body.len()
     );
     stream.write_all(head.as_bytes())?;
-    stream.write_all(body.as_bytes())
+    stream.write_all(&body)
+}
+
+/// The path that a GET asks for, without a query.
+fn path_of(request: &[u8]) -> Option<&str> {
+    let rest = request.strip_prefix(b"GET ")?;
+    let end = rest.iter().position(|byte| b" ?".contains(byte))?;
+    std::str::from_utf8(&rest[..end]).ok()
 }
 
 #[cfg(test)]
@@ -143,8 +215,33 @@ mod tests {
     }
 
     #[test]
+    fn silent_clients_do_not_keep_others_waiting() {
+        let endpoint = open(any()).unwrap();
+        let silent: Vec<_> =
+            (0..CLIENTS_MAX - 1).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
+        let began = Instant::now();
+        assert!(ask(endpoint.address(), "GET /metrics HTTP/1.1\r\n\r\n").contains("200 OK"));
+        assert!(began.elapsed() < LIMIT / 2);
+        drop(silent);
+    }
+
+    #[test]
+    fn pages_are_found_by_path() {
+        let endpoint = Endpoint::with_pages(any(), |path| {
+            let body = if path == "/" { Ok(b"hello".to_vec()) } else { Err("broken".to_owned()) };
+            (path != "/none").then_some(Page { kind: "text/html", body })
+        });
+        let endpoint = endpoint.unwrap();
+        let get = |path| ask(endpoint.address(), &format!("GET {path} HTTP/1.1\r\n\r\n"));
+        assert!(get("/?x=1").ends_with("\r\n\r\nhello") && get("/none").contains("404"));
+        assert!(get("/other").contains("500") && get("/other").ends_with("broken\n"));
+        assert!(ask(endpoint.address(), "POST / HTTP/1.1\r\n\r\n").contains("404"));
+    }
+
+    #[test]
     fn address_in_use_is_an_error() {
         let endpoint = open(any()).unwrap();
-        assert!(open(endpoint.address()).is_err());
+        let error = open(endpoint.address()).err().expect("it is in use");
+        assert!(error.to_string().contains("another program"), "{error}");
     }
 }

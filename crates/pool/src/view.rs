@@ -52,6 +52,20 @@ pub struct MemberView {
 }
 
 impl MemberView {
+    /// What [`MemberView::state`] can be.
+    pub const STATES: [&str; 5] = ["alive", "suspect", "dead", "draining", "short"];
+
+    /// How it is, in a word.
+    pub fn state(&self) -> &'static str {
+        match self.health {
+            Health::Dead => "dead",
+            Health::Suspect => "suspect",
+            Health::Alive if self.draining => "draining",
+            Health::Alive if self.refusing => "short",
+            Health::Alive => "alive",
+        }
+    }
+
     /// Whether new blocks should go there.
     pub fn takes_blocks(&self) -> bool {
         self.health == Health::Alive

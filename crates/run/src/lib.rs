@@ -5,6 +5,7 @@
 pub mod accessed;
 pub mod herald;
 pub mod loss;
+pub mod metrics;
 pub mod outside;
 pub mod preload;
 pub mod processes;

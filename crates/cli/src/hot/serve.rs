@@ -70,7 +70,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Serve Prometheus metrics at this address, as in 127.0.0.1:9465, under /metrics
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = hiroma_metrics::parse_address)]
     metrics: Option<SocketAddr>,
     #[command(flatten)]
     measuring: Measuring,

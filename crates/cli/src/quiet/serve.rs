@@ -36,7 +36,7 @@ pub struct ServeArgs {
     #[arg(long)]
     dry_run: bool,
     /// Serve Prometheus metrics at this address, as in 127.0.0.1:9464, under /metrics
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = hiroma_metrics::parse_address)]
     metrics: Option<SocketAddr>,
     /// Exit when the parent process exits
     #[arg(long, hide = true)]

@@ -9,6 +9,7 @@ pub use options::{Args, local_limit};
 
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -21,8 +22,10 @@ use hiroma_far::waking::Costs;
 use rustix::process::Pid;
 
 use hiroma_command::{Failure, refuse, show};
+use hiroma_metrics::{Endpoint, registry_of};
 use hiroma_run::accessed::Reader;
 use hiroma_run::herald::{self, Herald};
+use hiroma_run::metrics::Figures;
 use hiroma_run::outside::Outside;
 use hiroma_run::program::{self, start_failure};
 use hiroma_run::record::Recording;
@@ -65,6 +68,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     config.runner = Some(std::process::id());
     config.waking = Costs::measure();
     config.trace = args.trace.is_some();
+    let watch = Arc::new(Mutex::new(Watch::new(dir.path().to_owned())));
+    let _endpoint = args.metrics.map(|address| serve_metrics(address, &watch)).transpose()?;
     let mut recording = args
         .trace
         .as_deref()
@@ -73,7 +78,6 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let reader = (!args.no_accessed_bits).then(|| Reader::start(dir.path().to_owned())).flatten();
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = command_for(&args, &program, &library, dir.path(), &config)?;
-    let watch = Arc::new(Mutex::new(Watch::new(dir.path().to_owned())));
     let start = Instant::now();
     let child = command.spawn().map_err(|error| {
         if let Some(recording) = recording.take() {
@@ -132,6 +136,17 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     drop(dir);
     Ok(ending.imitate())
+}
+
+/// Serves metrics of the run until it ends.
+fn serve_metrics(address: SocketAddr, watch: &Arc<Mutex<Watch>>) -> Result<Endpoint> {
+    let figures = Figures { watch: Arc::clone(watch), start: Instant::now() };
+    let endpoint = Endpoint::open(address, registry_of("hiroma_run", figures))
+        .map_err(|error| refuse(format!("--metrics {address}: cannot listen there: {error}")))?;
+    if address.port() == 0 {
+        show::say(&format!("metrics are at http://{}/metrics", endpoint.address()));
+    }
+    Ok(endpoint)
 }
 
 /// The program with its environment.

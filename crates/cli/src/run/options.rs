@@ -1,6 +1,7 @@
 //! The options of `hiroma run`, and their conversion into the pager's configuration.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
@@ -113,6 +114,10 @@ pub struct Args {
     /// sim replay`
     #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
+    /// Serve metrics for Prometheus at http://ADDRESS/metrics while the program runs: HOST:PORT, or
+    /// :PORT for this machine alone. There is no password: whoever reaches the address can read them
+    #[arg(long, value_name = "ADDRESS", value_parser = hiroma_metrics::parse_address)]
+    pub metrics: Option<SocketAddr>,
     /// Do not print a summary at the end
     #[arg(short, long)]
     pub quiet: bool,
@@ -131,6 +136,7 @@ Examples:
   hiroma run --local 1G --store tcp://127.0.0.1:7070 -- redis-server --port 6390
   hiroma run --local 1G --pool 10.0.0.1:7070 --key-file hiroma.key -- ./solver input
   hiroma run --local 512M --progress --stats run.json -- ./solver input
+  hiroma run --local 512M --metrics :9468 -- ./solver input
   hiroma run --local 512M --report run.html -- ./solver input
   hiroma run --local 512M --trace trace.bin -- ./solver input && hiroma sim replay trace.bin";
 

@@ -238,6 +238,9 @@ impl Shared {
                 capacity_bytes: sum.capacity_bytes.saturating_add(usage.capacity_bytes),
                 metadata_bytes: sum.metadata_bytes + usage.metadata_bytes,
                 local_bytes: sum.local_bytes + usage.local_bytes,
+                server_bytes: sum.server_bytes + usage.server_bytes,
+                short_bytes: sum.short_bytes + usage.short_bytes,
+                recopied_bytes: sum.recopied_bytes + usage.recopied_bytes,
             },
         )
     }

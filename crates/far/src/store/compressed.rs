@@ -157,6 +157,7 @@ impl Store for CompressedStore {
             capacity_bytes: slabs.capacity_bytes(),
             metadata_bytes: slabs.metadata_bytes(),
             local_bytes: slabs.used_bytes(),
+            ..StoreUsage::default()
         }
     }
 

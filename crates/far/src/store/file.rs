@@ -223,7 +223,7 @@ impl Store for FileStore {
             stored_bytes: books.space.kept_bytes(),
             capacity_bytes: books.space.limit_bytes(),
             metadata_bytes: books.space.metadata_bytes() + tables as u64,
-            local_bytes: 0,
+            ..StoreUsage::default()
         }
     }
 

@@ -127,6 +127,12 @@ pub struct StoreUsage {
     /// Bytes of this process's memory spent on content (compressed memory; 0 for files and
     /// servers).
     pub local_bytes: u64,
+    /// Of `stored_bytes`: in servers.
+    pub server_bytes: u64,
+    /// Bytes that are in fewer servers than they should be, and have not been copied again yet.
+    pub short_bytes: u64,
+    /// Bytes that were copied again so far, because a server was lost.
+    pub recopied_bytes: u64,
 }
 
 /// Compressed memory, and the stores behind it.

@@ -445,7 +445,8 @@ impl Store for TcpStore {
             stored_bytes: books.space.occupied_bytes(),
             capacity_bytes: books.capacity_bytes(),
             metadata_bytes: books.metadata_bytes(),
-            local_bytes: 0,
+            server_bytes: books.space.occupied_bytes(),
+            ..StoreUsage::default()
         }
     }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
+use hiroma_metrics::label_value;
 use hiroma_sys::host::proc;
 use hiroma_units::EXTENT;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ impl Daemon {
                 huge_idle_bytes: bytes(used.idle),
                 wanted_bytes: bytes(used.wanted),
             };
-            (OfProcess { pid: member.pid, name: name_of(member.pid) }, figures)
+            (OfProcess { pid: member.pid, name: label_value(&name_of(member.pid)) }, figures)
         };
         let processes = self.members().map(|(_, member)| of(member)).collect();
         metrics.set(bytes(self.options.budget_ranges), processes);

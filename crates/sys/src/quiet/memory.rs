@@ -187,6 +187,26 @@ pub fn pressure(root: &Path) -> Option<Pressure> {
     Some(Pressure { some_us: total_us("some")?, full_us: total_us("full")? })
 }
 
+/// Share of the last ten seconds, 0 to 1, in which threads waited for memory.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct RecentPressure {
+    /// At least one thread waited.
+    pub some: f64,
+    /// All non-idle threads waited.
+    pub full: f64,
+}
+
+/// Reads it below `root`, as [`pressure`] does.
+pub fn recent_pressure(root: &Path) -> Option<RecentPressure> {
+    let text = fs::read_to_string(root.join("proc/pressure/memory")).ok()?;
+    let share = |kind: &str| {
+        let line = text.lines().find(|line| line.starts_with(kind))?;
+        let percent = line.split_whitespace().find_map(|word| word.strip_prefix("avg10="))?;
+        Some(percent.parse::<f64>().ok()? / 100.0)
+    };
+    Some(RecentPressure { some: share("some")?, full: share("full")? })
+}
+
 /// The directory of a node.
 pub fn node_dir(root: &Path, node: u32) -> PathBuf {
     root.join(format!("sys/devices/system/node/node{node}"))
@@ -269,6 +289,8 @@ Node 1, zone   Normal
         let text = "some avg10=0.12 avg60=0.00 avg300=0.00 total=94512\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=81\n";
         fs::write(&file, text).unwrap();
         assert_eq!(pressure(root.path()), Some(Pressure { some_us: 94512, full_us: 81 }));
+        let recent = recent_pressure(root.path()).unwrap();
+        assert!((recent.some - 0.0012).abs() < 1e-9 && recent.full == 0.0, "{recent:?}");
         fs::write(&file, "some avg10=0.12\n").unwrap();
         assert_eq!(pressure(root.path()), None);
     }

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use hiroma_policy::redundancy::{Change, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Table};
+use hiroma_policy::redundancy::{
+    COPIES_MAX, Change, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Table,
+};
 use hiroma_units::Loc;
 
 use crate::store::{Condition, Store, StoreUsage};
@@ -23,6 +25,10 @@ pub struct Books {
     next_serial: u64,
     /// What a member's loss has left to make again, until that is done.
     pub rebuilding: bool,
+    /// Blocks that had too few copies when a loss was noticed, less those made again since.
+    pub short: u64,
+    /// Bytes that were made again.
+    pub recopied_bytes: u64,
 }
 
 struct Seat {
@@ -48,6 +54,8 @@ impl Books {
             freed: (0..MEMBERS_MAX).map(|_| Vec::new()).collect(),
             next_serial: 1,
             rebuilding: false,
+            short: 0,
+            recopied_bytes: 0,
         }
     }
 
@@ -157,6 +165,9 @@ impl Books {
                     lines.extend(self.loss(member, &name, false));
                 }
                 Change::Back(member) => {
+                    if self.short > 0 {
+                        self.count_short();
+                    }
                     if let Some(seat) = &mut self.members[member.index()] {
                         seat.is_told = false;
                         lines.push(format!("{} is back", name(seat.server)));
@@ -176,6 +187,7 @@ impl Books {
         (lines, !changes.is_empty())
     }
 
+<<<<<<< HEAD
     fn draining(
         &self,
         member: Member,
@@ -195,6 +207,13 @@ impl Books {
         } else {
             format!("{name} is to be emptied: {bytes} are moved to {others} other servers")
         })
+=======
+    /// Counts the blocks by their copies, and takes note of how many have too few.
+    pub fn count_short(&mut self) -> [u64; COPIES_MAX + 1] {
+        let census = self.table.census(self.pool.good());
+        self.short = census[..self.table.copies()].iter().sum();
+        census
+>>>>>>> pool-metrics
     }
 
     fn loss(
@@ -203,7 +222,7 @@ impl Books {
         name: &impl Fn(usize) -> String,
         for_good: bool,
     ) -> Option<String> {
-        let census = self.table.census(self.pool.good());
+        let census = self.count_short();
         let seat = self.members[member.index()].as_mut()?;
         let was_told = std::mem::replace(&mut seat.is_told, true);
         if was_told && census[0] == 0 {
@@ -279,6 +298,7 @@ impl Books {
     /// To be called in the child of a fork: what was under way is the parent's.
     pub fn become_child(&mut self) {
         self.table.settle_all();
+        self.recopied_bytes = 0;
         self.closing.drain(..).for_each(std::mem::forget);
         // Threads and connections of stores that are not adopted are the parent's.
         for member in self.pool.dead().iter() {
@@ -291,11 +311,14 @@ impl Books {
         let mut sum = StoreUsage {
             far_bytes: self.table.live() * self.sector_bytes as u64,
             metadata_bytes: self.table.bytes(),
+            short_bytes: self.short * self.sector_bytes as u64,
+            recopied_bytes: self.recopied_bytes,
             ..StoreUsage::default()
         };
         for (_, store) in self.stores() {
             let usage = store.usage();
             sum.stored_bytes += usage.stored_bytes;
+            sum.server_bytes += usage.server_bytes;
             sum.capacity_bytes = sum.capacity_bytes.saturating_add(usage.capacity_bytes);
             sum.metadata_bytes += usage.metadata_bytes;
         }

@@ -213,11 +213,14 @@ impl Keeper {
     }
 
     fn search_ended(&mut self) {
+        let mut books = self.shared.books();
+        if self.made_bytes == 0 && books.short == 0 {
+            return;
+        }
+        let census = books.count_short();
         if self.made_bytes == 0 {
             return;
         }
-        let mut books = self.shared.books();
-        let census = books.table.census(books.pool.good());
         let copies = self.shared.copies;
         if census[..copies].iter().any(|&count| count > 0) {
             // Some were being written when the search came by.
@@ -249,6 +252,8 @@ impl Keeper {
         }
         if done.token == WRITE && done.result.is_ok() {
             self.made_bytes += bytes as u64;
+            books.recopied_bytes += bytes as u64;
+            books.short = books.short.saturating_sub(batch.blocks.len() as u64);
             self.is_progress = true;
         }
         books.pacer.spend(now_ns, bytes as u64);

@@ -193,6 +193,9 @@ fn death_of_a_server_is_not_noticed_and_its_blocks_are_made_again() {
     assert!(load.slowest < Duration::from_millis(900), "{:?}", load.slowest);
     eventually("the copies", || cluster.census()[..2] == [0, 0]);
     eventually("the line", || cluster.heard("everything has 2 copies again"));
+    let usage = cluster.store.usage();
+    assert!(usage.recopied_bytes > 0 && usage.server_bytes == usage.stored_bytes, "{usage:?}");
+    eventually("nothing is short", || cluster.store.usage().short_bytes == 0);
     let lines = cluster.lines.lock().unwrap().clone();
     assert_eq!(lines.iter().filter(|line| line.contains("lost")).count(), 1, "{lines:?}");
     load.read_all();
