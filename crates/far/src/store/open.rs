@@ -7,6 +7,7 @@ use hiroma_units::Bytes;
 use super::chain::ChainStore;
 use super::compressed::CompressedStore;
 use super::file::FileStore;
+use super::redis::{RedisOptions, RedisStore};
 use super::replicated::ReplicatedStore;
 use super::tcp::{TcpOptions, TcpStore};
 use super::{Store, StoreError};
@@ -55,6 +56,14 @@ fn open_one(
         StoreSpec::File { dir, capacity: bytes } => {
             Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?)
         }
+        StoreSpec::Redis(address) => Arc::new(RedisStore::connect(RedisOptions {
+            address: address.clone(),
+            sector_bytes,
+            timeout: config.store_timeout,
+            resolved: config.resolved.clone(),
+            log: Arc::new(crate::fatal::warn),
+            lost: Arc::new(|error| crate::fetch::lost(error)),
+        })?),
         StoreSpec::Tcp { servers } => {
             let key_file = config.key_file.as_deref();
             if config.copies != 1 {
