@@ -41,6 +41,8 @@ use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
 const TTL: Duration = Duration::from_secs(60);
 /// How long the server may take to answer when the store is opened.
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long the end of the program waits for the server, twice at most.
+const GOODBYE_MAX: Duration = Duration::from_secs(2);
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// Bytes that the server uses for each byte of ours, in parts of 100.
 const OVERHEAD: u64 = 105;
@@ -335,6 +337,11 @@ impl Store for RedisStore {
 
     fn leave(&self) {
         if self.shared.process.load(SeqCst) == std::process::id() {
+            // A write that comes after the end would make its string again.
+            let pool = self.shared.pool.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(pool) = pool {
+                pool.end(GOODBYE_MAX);
+            }
             self.shared.minding.stop();
         }
     }

@@ -10,7 +10,7 @@ use redis::{Value, cmd};
 use super::books::Home;
 use super::line::{Batch, Facts, Line};
 use super::pool::is_oom;
-use super::{Shared, room_bytes};
+use super::{GOODBYE_MAX, Shared, room_bytes};
 use crate::store::StoreError;
 
 /// Interval of its rounds while nobody rings, and while the process forks.
@@ -18,8 +18,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const STILL_EVERY: Duration = Duration::from_millis(5);
 /// Interval of questions to the server.
 const ASK_EVERY: Duration = Duration::from_secs(3);
-/// How long the end of the program waits for the server to delete what is left.
-const GOODBYE_MAX: Duration = Duration::from_secs(2);
 /// Number of commands that are sent together.
 const TOGETHER: usize = 512;
 

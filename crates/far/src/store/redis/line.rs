@@ -42,10 +42,6 @@ impl Batch {
         command.write_packed_command(&mut self.packed);
         self.count += 1;
     }
-
-    pub fn is_empty(&self) -> bool {
-        self.count == 0
-    }
 }
 
 impl Line {
@@ -136,8 +132,6 @@ pub struct Facts(String);
 impl Facts {
     /// One line of it.
     pub fn text(&self, name: &str) -> Option<&str> {
-        let value = |line: &'static str| line;
-        let _ = value;
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::yield_now;
+use std::thread::{sleep, yield_now};
+use std::time::{Duration, Instant};
 use std::{io, mem};
 
 use hiroma_sys::frame::FrameBuf;
@@ -74,6 +75,22 @@ impl Pool {
             }
         }
         Ok(pool)
+    }
+
+    /// Forgets the requests that wait, and waits a while for those that are under way.
+    pub fn end(&self, patience: Duration) {
+        let start = Instant::now();
+        for inbox in [&self.reads, &self.writes] {
+            {
+                let mut state = lock(&inbox.state);
+                state.ending = true;
+                state.jobs.clear();
+            }
+            inbox.wake.notify_all();
+            while lock(&inbox.state).busy > 0 && start.elapsed() < patience {
+                sleep(Duration::from_millis(1));
+            }
+        }
     }
 
     /// Waits until no thread holds anything; no request is in flight. A fork may follow.
@@ -156,19 +173,23 @@ impl Worker {
             .zip(&keys)
             .map(|((job, piece), key)| (job, piece, key))
             .collect();
+        // A string that has expired is made again by SETRANGE, and must not stay.
+        let ttl = self.shared.ttl.as_millis() as u64;
         let mut batch = Batch::default();
         for &(job, piece, key) in &parts {
             batch.push(cmd("SETRANGE").arg(key).arg(piece.offset).arg(content(job, piece)));
+            batch.push(cmd("PEXPIRE").arg(key).arg(ttl));
         }
         let mut values = self.line.ask(&batch)?;
         if values.iter().any(is_oom) {
             let mut again = Batch::default();
             for &(job, piece, key) in &parts {
                 again.push(&scripted(key, piece.offset, content(job, piece)));
+                again.push(cmd("PEXPIRE").arg(key).arg(ttl));
             }
             values = self.line.ask(&again)?;
         }
-        for ((_, piece, _), value) in parts.iter().zip(values) {
+        for ((_, piece, _), value) in parts.iter().zip(values.into_iter().step_by(2)) {
             match value {
                 Value::Int(len) if len as usize == lens[usize::from(piece.part)] + 1 => {}
                 Value::Int(_) => return Err(self.shared.missing()),
@@ -231,6 +252,8 @@ impl RedisChannel {
     }
 
     fn start(&mut self, is_write: bool, token: Token, buf: FrameBuf, pieces: Vec<Piece>) {
+        // A fork, if there was one, is over.
+        self.shared.minding.goes_on();
         self.in_flight += 1;
         let inbox = if is_write { &self.pool.writes } else { &self.pool.reads };
         let done = Arc::clone(&self.done);
