@@ -94,9 +94,8 @@ impl FromStr for RedisAddress {
         if scheme != "redis" && scheme != "valkey" {
             return Err(RedisAddressError(format!("{scheme}:// is not supported")));
         }
-        base.into_connection_info().map_err(|error| {
-            RedisAddressError(error.detail().unwrap_or("it cannot be read").to_owned())
-        })?;
+        // The client's own words, which name the part and do not repeat it.
+        base.into_connection_info().map_err(|error| RedisAddressError(error.to_string()))?;
         let mut address = RedisAddress { base: base.to_owned(), size: None, ttl: None };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
@@ -128,12 +127,16 @@ mod tests {
 
     #[test]
     fn parts_of_an_address_are_found() {
-        let address: RedisAddress = "redis://me:s%2Ccret@[::1]:6380/3?size=4G&ttl=5s".parse().unwrap();
+        let address: RedisAddress =
+            "redis://me:s%2Ccret@[::1]:6380/3?size=4G&ttl=5s".parse().unwrap();
         let connection = address.connection();
         let settings = connection.redis_settings();
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s,cret")));
         assert_eq!((address.server().as_str(), settings.db()), ("[::1]:6380", 3));
-        assert_eq!((address.size, address.ttl), (Some(Bytes(4 << 30)), Some(Duration::from_secs(5))));
+        assert_eq!(
+            (address.size, address.ttl),
+            (Some(Bytes(4 << 30)), Some(Duration::from_secs(5)))
+        );
         let plain: RedisAddress = "valkey://host".parse().unwrap();
         assert_eq!(plain.shown(), "redis://host:6379");
     }

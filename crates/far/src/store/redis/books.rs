@@ -85,7 +85,8 @@ impl Books {
             ready: Vec::new(),
             frees: Vec::new(),
             existing: 0,
-            existing_max: (limit_bytes / CHUNK_BYTES as u64).max(1).min(u64::from(u32::MAX)) as usize,
+            existing_max: (limit_bytes / CHUNK_BYTES as u64).max(1).min(u64::from(u32::MAX))
+                as usize,
             next_number: 0,
             full_since: None,
             forks: 0,

@@ -126,9 +126,7 @@ impl Keeper {
                 self.line.ask(&unlink(&self.shared, &home))?;
                 break;
             }
-            let is_right = |(value, (_, range)): (&Value, &(u8, std::ops::Range<usize>))| {
-                matches!(value, Value::Int(len) if *len as usize == range.len() + 1)
-            };
+            let is_right = |(value, (_, range)): (&Value, &(u8, std::ops::Range<usize>))| matches!(value, Value::Int(len) if *len as usize == range.len() + 1);
             if !values.iter().skip(1).step_by(2).zip(&parts).all(is_right) {
                 let error = values.into_iter().find(|value| matches!(value, Value::ServerError(_)));
                 return Err(self.shared.unexpected("making room", error));

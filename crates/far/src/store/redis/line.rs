@@ -150,9 +150,8 @@ impl Facts {
 
 /// Connects, logs in and asks what kind of server it is.
 pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), Failed> {
-    let refused = |reason: String| {
-        Failed::Fatal(StoreError::Refused { store: shared.name.clone(), reason })
-    };
+    let refused =
+        |reason: String| Failed::Fatal(StoreError::Refused { store: shared.name.clone(), reason });
     let mut last = "the name stands for no address".to_owned();
     for addr in &shared.addrs {
         let at = ConnectionAddr::Tcp(addr.ip().to_string(), addr.port());
@@ -164,27 +163,34 @@ pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), F
                 last = error.to_string();
                 continue;
             }
-            Err(error) => return Err(refused(login_error(&error))),
+            Err(error) => return Err(refused(login_error(&said(&error)))),
         };
         let set = connection
             .set_read_timeout(Some(timeout))
             .and_then(|()| connection.set_write_timeout(Some(timeout)));
         let told = set.and_then(|()| connection.req_command(&cmd("INFO")));
         return match told {
+            Ok(Value::ServerError(error)) => {
+                let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+                Err(refused(login_error(&text)))
+            }
             Ok(value) => match Facts::of(value) {
                 Some(facts) => Ok((connection, facts)),
                 None => Err(refused("INFO has no readable answer".to_owned())),
             },
             Err(error) if is_of_connection(&error) => Err(Failed::Broken(error.to_string())),
-            Err(error) => Err(refused(login_error(&error))),
+            Err(error) => Err(refused(login_error(&said(&error)))),
         };
     }
     Err(Failed::Broken(last))
 }
 
+fn said(error: &RedisError) -> String {
+    format!("{error} {}", error.detail().unwrap_or_default())
+}
+
 /// What to do about a refusal.
-fn login_error(error: &RedisError) -> String {
-    let text = format!("{error} {}", error.detail().unwrap_or_default());
+fn login_error(text: &str) -> String {
     let advice = if text.contains("NOAUTH") {
         "it requires a password: write redis://:PASSWORD@HOST"
     } else if text.contains("WRONGPASS") || text.contains("invalid") || text.contains("Password") {

@@ -166,7 +166,10 @@ impl Worker {
 
     fn write(&mut self, jobs: &[Job]) -> Result<(), StoreError> {
         let keys = self.keys(jobs);
-        let lens: Vec<usize> = self.shared.books().parts().map(|(_, range)| range.len()).collect();
+        let mut lens = [0; 2];
+        for (part, range) in self.shared.books().parts() {
+            lens[usize::from(part)] = range.len();
+        }
         let parts: Vec<(&Job, &Piece, &String)> = jobs
             .iter()
             .flat_map(|job| job.pieces.iter().map(move |piece| (job, piece)))

@@ -275,13 +275,19 @@ fn useless_servers_are_refused_in_words() {
     let url = format!("redis://127.0.0.1:{nobody}");
     let said = refusal(connect(&url, Duration::from_secs(1), Arc::new(|_| {})));
     assert!(said.contains("start redis-server there"), "{said}");
-    let said = refusal(connect("redis://no.such.host.invalid", Duration::from_secs(1), Arc::new(|_| {})));
+    let said =
+        refusal(connect("redis://no.such.host.invalid", Duration::from_secs(1), Arc::new(|_| {})));
     assert!(said.contains("cannot find the server no.such.host.invalid:6379"), "{said}");
 
     let server = Server::start(&["--maxmemory-policy", "allkeys-lru"]);
     let said = refusal(server.try_store("", Duration::from_secs(5)));
     assert!(said.contains("allkeys-lru") && said.contains("config set"), "{said}");
-    redis::cmd("CONFIG").arg("SET").arg("maxmemory-policy").arg("noeviction").exec(&mut server.ask()).unwrap();
+    redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("maxmemory-policy")
+        .arg("noeviction")
+        .exec(&mut server.ask())
+        .unwrap();
     server.store("");
     let said = refusal(server.try_store("/99", Duration::from_secs(5)));
     assert!(said.contains("no database of this number"), "{said}");
@@ -293,7 +299,8 @@ fn useless_servers_are_refused_in_words() {
 
     let dir = tempfile::tempdir().unwrap();
     let nodes = dir.path().join("nodes.conf");
-    let cluster = Server::start(&["--cluster-enabled", "yes", "--cluster-config-file", shown(&nodes)]);
+    let cluster =
+        Server::start(&["--cluster-enabled", "yes", "--cluster-config-file", shown(&nodes)]);
     let said = refusal(cluster.try_store("", Duration::from_secs(5)));
     assert!(said.contains("Redis Cluster"), "{said}");
 }
@@ -373,7 +380,14 @@ fn what_a_child_reads_stays_until_its_guard_is_dropped() {
     for seed in 0..40 {
         let bytes = content(seed * 4 + 7, EXTENT);
         let locs = write_now(&mut *writer, &bytes, CHUNK_SECTORS).unwrap();
-        assert!(store.shared.books().pieces(&locs).iter().all(|new| child.iter().all(|old| old.home != new.home)));
+        assert!(
+            store
+                .shared
+                .books()
+                .pieces(&locs)
+                .iter()
+                .all(|new| child.iter().all(|old| old.home != new.home))
+        );
         store.free(&locs);
     }
     let mut connection = server.ask();
@@ -405,7 +419,13 @@ fn adopted_store_reads_the_old_and_writes_under_another_prefix() {
     assert_ne!(locs, new_locs);
     assert!(read_now(&mut *reader, &new_locs, SECTOR).unwrap() == new);
     assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == old);
-    let homes: Vec<u16> = store.shared.books().pieces(&[locs[0], new_locs[0]]).iter().map(|piece| piece.home.prefix).collect();
+    let homes: Vec<u16> = store
+        .shared
+        .books()
+        .pieces(&[locs[0], new_locs[0]])
+        .iter()
+        .map(|piece| piece.home.prefix)
+        .collect();
     assert_eq!(homes, [0, 1]);
     store.free(&locs);
     store.leave();
