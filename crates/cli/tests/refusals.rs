@@ -88,7 +88,7 @@ fn too_small_limit_is_refused() {
 fn invalid_stores_are_usage_errors() {
     assert_usage_error(
         &["run", "--store", "memory", "--", "true"],
-        "error: invalid value 'memory' for '--store <LIST>': `memory` is not a store: use compressed[:SIZE], file:DIR[:SIZE] or tcp://HOST:PORT[,HOST:PORT...], several joined by commas",
+        "error: invalid value 'memory' for '--store <LIST>': `memory` is not a store: use compressed[:SIZE], file:DIR[:SIZE], tcp://HOST:PORT[,HOST:PORT...] or redis://HOST[:PORT], several joined by commas",
     );
     assert_usage_error(
         &["run", "--store", "tcp://host", "--", "true"],

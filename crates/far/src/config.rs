@@ -10,6 +10,7 @@ use std::time::Duration;
 use hiroma_units::{BlockId, Bytes, EXTENT, PAGE, ParseSizeError, SizeSpec};
 use serde::{Deserialize, Serialize};
 
+pub use crate::store::redis::address::{RedisAddress, RedisAddressError};
 use crate::waking::Costs;
 
 /// The smallest local limit with which a program can work: a few extents in flight must fit.
@@ -178,7 +179,8 @@ pub enum BlockSize {
 }
 
 /// One store as the user names it: `compressed`, `compressed:4G`, `file:/var/tmp`,
-/// `file:/var/tmp:20G`, `tcp://HOST:PORT,HOST:PORT`.
+/// `file:/var/tmp:20G`, `tcp://HOST:PORT,HOST:PORT`,
+/// `redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]
@@ -190,6 +192,18 @@ pub enum StoreSpec {
     File { dir: PathBuf, capacity: Option<Bytes> },
     /// Memory servers.
     Tcp { servers: Vec<String> },
+    /// A Redis or Valkey server.
+    Redis(RedisAddress),
+}
+
+impl StoreSpec {
+    /// The text form for messages: without passwords.
+    pub fn shown(&self) -> String {
+        match self {
+            StoreSpec::Redis(address) => address.shown(),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// Why an option is invalid. The message says what is valid.
@@ -199,9 +213,11 @@ pub enum ConfigError {
     #[error(transparent)]
     Size(#[from] ParseSizeError),
     #[error(
-        "`{0}` is not a store: use compressed[:SIZE], file:DIR[:SIZE] or tcp://HOST:PORT[,HOST:PORT...], several joined by commas"
+        "`{0}` is not a store: use compressed[:SIZE], file:DIR[:SIZE], tcp://HOST:PORT[,HOST:PORT...] or redis://HOST[:PORT], several joined by commas"
     )]
     Store(String),
+    #[error(transparent)]
+    Redis(#[from] RedisAddressError),
     #[error("`{0}` is not a server address: write HOST:PORT, as in tcp://10.0.0.2:7070")]
     Server(String),
     #[error("`{0}` is not a block size: use auto, or a power of two from 4K to 4M")]
@@ -255,6 +271,9 @@ impl FromStr for StoreSpec {
             }
             return Ok(StoreSpec::File { dir: PathBuf::from(dir), capacity });
         }
+        if RedisAddress::is_meant(text) {
+            return Ok(StoreSpec::Redis(text.parse()?));
+        }
         let Some(servers) = text.strip_prefix("tcp://") else {
             return Err(ConfigError::Store(text.to_owned()));
         };
@@ -292,6 +311,7 @@ impl fmt::Display for StoreSpec {
             StoreSpec::Compressed { capacity } => ("compressed".to_owned(), capacity),
             StoreSpec::File { dir, capacity } => (format!("file:{}", dir.display()), capacity),
             StoreSpec::Tcp { servers } => return write!(f, "tcp://{}", servers.join(",")),
+            StoreSpec::Redis(address) => return address.fmt(f),
         };
         match capacity {
             Some(bytes) => write!(f, "{name}:{}", bytes.0),
@@ -349,6 +369,8 @@ mod tests {
             "file:/var/tmp",
             "file:/x:4096",
             "tcp://a:1,b:2",
+            "redis://a:6379/0",
+            "redis://u:p%2C@a:6380/3?size=4096&ttl=5000ms",
         ] {
             assert_eq!(text.parse::<StoreSpec>().unwrap().to_string(), text);
         }

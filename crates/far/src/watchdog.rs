@@ -146,7 +146,9 @@ fn faulting_thread() -> Option<String> {
 impl Watchdog {
     pub fn new(live: Arc<Live>, config: &Config) -> Watchdog {
         // A remote store reports its waits itself, and gives up by itself.
-        let remote = config.stores.iter().any(|store| matches!(store, StoreSpec::Tcp { .. }));
+        let is_remote =
+            |store: &StoreSpec| matches!(store, StoreSpec::Tcp { .. } | StoreSpec::Redis(_));
+        let remote = config.stores.iter().any(is_remote);
         let least =
             if remote { config.store_timeout + Duration::from_secs(10) } else { Duration::ZERO };
         Watchdog {

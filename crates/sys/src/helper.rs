@@ -26,8 +26,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::thread::futex;
 
-/// Maximum number of threads of the helper.
-const ROOMS_MAX: usize = 16;
+/// Maximum number of threads of the helper: the pager's, and those of four stores.
+const ROOMS_MAX: usize = 28;
 const STACK_BYTES: usize = 256 << 10;
 /// Guard area without access below each stack.
 const GUARD_BYTES: usize = 16 << 10;

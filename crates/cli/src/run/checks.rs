@@ -45,7 +45,7 @@ pub fn describe(path: PathChoice, config: &Config) -> String {
         PathChoice::Fallback => "the fallback path".to_owned(),
         _ => "the full path".to_owned(),
     };
-    let stores: Vec<String> = config.stores.iter().map(ToString::to_string).collect();
+    let stores: Vec<String> = config.stores.iter().map(StoreSpec::shown).collect();
     format!("{} local, then {}; {kernel}", Bytes(config.local_limit_bytes), stores.join(", then "))
 }
 

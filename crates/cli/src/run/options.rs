@@ -41,7 +41,9 @@ pub struct Args {
     /// sixteenth of it at first, then adjusted to reduce waiting; seven eighths if no other store
     /// follows; data that does not compress goes to the next store), compressed:SIZE (SIZE in
     /// addition to --local), file:DIR[:SIZE] (default size: all free space there, less a
-    /// twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the servers lend)
+    /// twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the servers lend),
+    /// redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME] (a Redis or Valkey server with
+    /// the policy noeviction; default size: up to its maxmemory)
     #[arg(long, value_name = "LIST", default_value = DEFAULT_STORES, default_value_if("pool", clap::builder::ArgPredicate::IsPresent, None))]
     store: Option<StoreList>,
     /// Far memory in the members of a pool, after the stores of --store that are not tcp://: any

@@ -21,6 +21,7 @@ mod file_io;
 mod model;
 mod open;
 mod packer;
+pub mod redis;
 pub mod replicated;
 pub mod sealed;
 pub mod slab;

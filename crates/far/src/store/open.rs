@@ -7,6 +7,7 @@ use hiroma_units::Bytes;
 use super::chain::ChainStore;
 use super::compressed::CompressedStore;
 use super::file::FileStore;
+use super::redis::{RedisOptions, RedisStore};
 use super::replicated::ReplicatedStore;
 use super::sealed::SealedStore;
 use super::tcp::{TcpOptions, TcpStore};
@@ -56,15 +57,36 @@ fn open_one(
         StoreSpec::File { dir, capacity: bytes } => {
             Arc::new(FileStore::new(dir, sector_bytes, capacity(bytes))?)
         }
+        StoreSpec::Redis(address) => {
+            let store = Arc::new(RedisStore::connect(RedisOptions {
+                address: address.clone(),
+                sector_bytes,
+                timeout: config.store_timeout,
+                resolved: config.resolved.clone(),
+                log: Arc::new(crate::fatal::warn),
+                lost: Arc::new(|error| crate::fetch::lost(error)),
+            })?);
+            seal(store, &[address.server()], config, sector_bytes)?
+        }
         StoreSpec::Tcp { servers } => {
             let store = open_servers(servers, config, sector_bytes)?;
-            if seals(servers, config) {
-                Arc::new(SealedStore::new(store, sector_bytes)?)
-            } else {
-                store
-            }
+            seal(store, servers, config, sector_bytes)?
         }
     })
+}
+
+/// Seals what goes to a store in `servers`, if that is wanted.
+fn seal(
+    store: Arc<dyn Store>,
+    servers: &[String],
+    config: &Config,
+    sector_bytes: usize,
+) -> Result<Arc<dyn Store>, StoreError> {
+    if seals(servers, config) {
+        Ok(Arc::new(SealedStore::new(store, sector_bytes)?))
+    } else {
+        Ok(store)
+    }
 }
 
 /// Whether what goes to these servers is sealed.

@@ -192,7 +192,7 @@ impl TcpStore {
     }
 }
 
-fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
+pub(super) fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
     text.to_socket_addrs()
         .map(Iterator::collect)
         .map_err(|error| format!("cannot find the server {text}: {error}"))
@@ -201,12 +201,15 @@ fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
 /// Resolves the addresses of all servers of `stores`.
 pub fn resolve(stores: &[StoreSpec]) -> Result<Vec<(String, Vec<SocketAddr>)>, StoreError> {
     let servers = stores.iter().flat_map(|store| match store {
-        StoreSpec::Tcp { servers } => servers.as_slice(),
-        _ => &[],
+        StoreSpec::Tcp { servers } => {
+            servers.iter().map(|text| (format!("tcp://{text}"), text.clone())).collect()
+        }
+        StoreSpec::Redis(address) => vec![(address.shown(), address.server())],
+        _ => Vec::new(),
     });
-    let one = |text: &String| {
-        let config = |reason| StoreError::Config { store: format!("tcp://{text}"), reason };
-        look_up(text).map(|addrs| (text.clone(), addrs)).map_err(config)
+    let one = |(store, text): (String, String)| {
+        let config = |reason| StoreError::Config { store, reason };
+        look_up(&text).map_err(config).map(|addrs| (text, addrs))
     };
     servers.map(one).collect()
 }

@@ -187,7 +187,6 @@ impl Books {
         (lines, !changes.is_empty())
     }
 
-<<<<<<< HEAD
     fn draining(
         &self,
         member: Member,
@@ -207,13 +206,13 @@ impl Books {
         } else {
             format!("{name} is to be emptied: {bytes} are moved to {others} other servers")
         })
-=======
+    }
+
     /// Counts the blocks by their copies, and takes note of how many have too few.
     pub fn count_short(&mut self) -> [u64; COPIES_MAX + 1] {
         let census = self.table.census(self.pool.good());
         self.short = census[..self.table.copies()].iter().sum();
         census
->>>>>>> pool-metrics
     }
 
     fn loss(

@@ -1,0 +1,206 @@
+//! A connection to the server that is made again when it breaks.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use redis::{Client, Cmd, Connection, ConnectionAddr, ConnectionLike, RedisError, Value, cmd};
+
+use super::Shared;
+use crate::store::StoreError;
+
+/// How long to wait before another attempt to connect.
+const PAUSE: Duration = Duration::from_millis(50);
+/// Time for one attempt.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// Why a question has no answer.
+pub enum Failed {
+    /// The connection failed; another attempt may help.
+    Broken(String),
+    /// Nothing helps.
+    Fatal(StoreError),
+}
+
+/// One thread's connection.
+pub struct Line {
+    shared: Arc<Shared>,
+    connection: Option<Connection>,
+    /// The server's number of the connection, or of the one that broke.
+    id: Option<i64>,
+}
+
+/// Some commands in the form in which they are sent.
+#[derive(Default)]
+pub struct Batch {
+    packed: Vec<u8>,
+    count: usize,
+}
+
+impl Batch {
+    pub fn push(&mut self, command: &Cmd) {
+        command.write_packed_command(&mut self.packed);
+        self.count += 1;
+    }
+}
+
+impl Line {
+    pub fn new(shared: &Arc<Shared>) -> Line {
+        Line { shared: Arc::clone(shared), connection: None, id: None }
+    }
+
+    /// Sends all commands at once, and waits for the answers to all of them, at most the store's
+    /// timeout. They may be executed twice.
+    pub fn ask(&mut self, batch: &Batch) -> Result<Vec<Value>, StoreError> {
+        let timeout = self.shared.timeout;
+        self.ask_within(batch, timeout)
+    }
+
+    /// The same with another timeout.
+    pub fn ask_within(
+        &mut self,
+        batch: &Batch,
+        timeout: Duration,
+    ) -> Result<Vec<Value>, StoreError> {
+        let start = Instant::now();
+        loop {
+            let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
+            let reason = match self.attempt(batch, left) {
+                Ok(values) => {
+                    if self.shared.is_down.swap(false, SeqCst) {
+                        (self.shared.log)(&format!("{} answers again", self.shared.name));
+                    }
+                    return Ok(values);
+                }
+                Err(Failed::Fatal(error)) => return Err(error),
+                Err(Failed::Broken(reason)) => reason,
+            };
+            self.connection = None;
+            if start.elapsed() + PAUSE >= timeout || self.shared.minding.is_stopping() {
+                return Err(self.shared.silent(timeout, &reason));
+            }
+            if !self.shared.is_down.swap(true, SeqCst) {
+                let name = &self.shared.name;
+                (self.shared.log)(&format!(
+                    "{name}: the connection is lost ({reason}); trying for {timeout:?} to restore it"
+                ));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn attempt(&mut self, batch: &Batch, left: Duration) -> Result<Vec<Value>, Failed> {
+        if self.connection.is_none() {
+            self.connect(left)?;
+        }
+        let connection = self.connection.as_mut().expect("just connected");
+        let broken = |error: RedisError| Failed::Broken(error.to_string());
+        connection.set_read_timeout(Some(left)).map_err(broken)?;
+        connection.set_write_timeout(Some(left)).map_err(broken)?;
+        connection.req_packed_commands(&batch.packed, 0, batch.count).map_err(broken)
+    }
+
+    fn connect(&mut self, left: Duration) -> Result<(), Failed> {
+        let (mut connection, facts) = open(&self.shared, left.min(CONNECT_MAX))?;
+        self.shared.is_same(&facts).map_err(Failed::Fatal)?;
+        let shared = &self.shared;
+        let mut number = |command: &Cmd, doing| match connection.req_command(command) {
+            Ok(Value::Int(number)) => Ok(number),
+            Ok(other) => Err(Failed::Fatal(shared.io(doing, &format!("{other:?}")))),
+            Err(error) if is_of_connection(&error) => Err(Failed::Broken(error.to_string())),
+            Err(error) => Err(Failed::Fatal(shared.io(doing, &error.to_string()))),
+        };
+        // What the server has not executed yet from a connection that broke must never be executed:
+        // it could overwrite newer content.
+        if let Some(old) = self.id {
+            number(cmd("CLIENT").arg("KILL").arg("ID").arg(old), "ending an old connection")?;
+        }
+        self.id = Some(number(cmd("CLIENT").arg("ID"), "asking for the connection's number")?);
+        self.connection = Some(connection);
+        Ok(())
+    }
+}
+
+/// Whether the server has said nothing about it.
+fn is_of_connection(error: &RedisError) -> bool {
+    error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
+}
+
+/// What `INFO` tells.
+pub struct Facts(String);
+
+impl Facts {
+    /// One line of it.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    pub fn number(&self, name: &str) -> u64 {
+        self.text(name).and_then(|text| text.parse().ok()).unwrap_or(0)
+    }
+
+    pub fn of(value: Value) -> Option<Facts> {
+        match value {
+            Value::BulkString(bytes) => Some(Facts(String::from_utf8_lossy(&bytes).into_owned())),
+            Value::VerbatimString { text, .. } => Some(Facts(text)),
+            _ => None,
+        }
+    }
+}
+
+/// Connects, logs in and asks what kind of server it is.
+pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), Failed> {
+    let refused =
+        |reason: String| Failed::Fatal(StoreError::Refused { store: shared.name.clone(), reason });
+    let mut last = "the name stands for no address".to_owned();
+    for addr in &shared.addrs {
+        let at = ConnectionAddr::Tcp(addr.ip().to_string(), addr.port());
+        let opened = Client::open(shared.address.connection().set_addr(at))
+            .and_then(|client| client.get_connection_with_timeout(timeout));
+        let mut connection = match opened {
+            Ok(connection) => connection,
+            Err(error) if is_of_connection(&error) => {
+                last = error.to_string();
+                continue;
+            }
+            Err(error) => return Err(refused(login_error(&said(&error)))),
+        };
+        let set = connection
+            .set_read_timeout(Some(timeout))
+            .and_then(|()| connection.set_write_timeout(Some(timeout)));
+        let told = set.and_then(|()| connection.req_command(&cmd("INFO")));
+        return match told {
+            Ok(Value::ServerError(error)) => {
+                let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
+                Err(refused(login_error(&text)))
+            }
+            Ok(value) => match Facts::of(value) {
+                Some(facts) => Ok((connection, facts)),
+                None => Err(refused("INFO has no readable answer".to_owned())),
+            },
+            Err(error) if is_of_connection(&error) => Err(Failed::Broken(error.to_string())),
+            Err(error) => Err(refused(login_error(&said(&error)))),
+        };
+    }
+    Err(Failed::Broken(last))
+}
+
+fn said(error: &RedisError) -> String {
+    format!("{error} {}", error.detail().unwrap_or_default())
+}
+
+/// What to do about a refusal.
+fn login_error(text: &str) -> String {
+    let advice = if text.contains("NOAUTH") {
+        "it requires a password: write redis://:PASSWORD@HOST"
+    } else if text.contains("WRONGPASS") || text.contains("invalid") || text.contains("Password") {
+        "the user or the password is wrong: write redis://[USER]:PASSWORD@HOST, with %XX for special characters"
+    } else if text.contains("NOPERM") {
+        "the user may not do what is needed: allow INFO, CLIENT, SET, SETRANGE, GETRANGE, PEXPIRE, UNLINK, EVAL, and the keys hiroma:*"
+    } else if text.contains("DB index") {
+        "it has no database of this number"
+    } else {
+        return text.trim().to_owned();
+    };
+    format!("{advice} ({})", text.trim())
+}
