@@ -64,8 +64,16 @@ def start(bench, servers, mib=192, options=()):
     return Sweep(bench, mib, 48, ["--store", servers.option(), "--copies", "2", *options]).filled()
 
 
+def repaired(sweep):
+    """What a server had is elsewhere: copied again, or written again by the program before that was necessary."""
+    said(sweep, "everything has 2 copies")
+
+
 def said(sweep, *words):
-    wait_for(lambda: sweep.alive() or any(all(word in line for word in words) for line in sweep.errors().splitlines()), 60, f"a line with {words}")
+    try:
+        wait_for(lambda: sweep.alive() or any(all(word in line for word in words) for line in sweep.errors().splitlines()), 60, f"a line with {words}")
+    except Failure as failure:
+        raise Failure(f"{failure}; what was said: {sweep.errors()[-1000:]}") from None
 
 
 def server_killed(bench):
@@ -76,7 +84,7 @@ def server_killed(bench):
     servers.kill(1)
     stalls.watch(4)
     said(sweep, f":{servers.ports[1]}", "lost")
-    said(sweep, "everything has 2 copies again")
+    repaired(sweep)
     # Another one may die now.
     servers.kill(0)
     stalls.watch(3)
@@ -107,7 +115,7 @@ def server_restarted(bench):
     servers.kill(0)
     servers.restart(0)
     said(sweep, f":{servers.ports[0]}", "is back, empty")
-    said(sweep, "everything has 2 copies again")
+    repaired(sweep)
     servers.kill(1)
     time.sleep(2)
     sweep.ends_right()

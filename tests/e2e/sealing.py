@@ -6,7 +6,7 @@ import re
 import signal
 import sys
 
-from copies import STALL_MAX_S, Servers, Stalls, said, start
+from copies import STALL_MAX_S, Servers, Stalls, repaired, start
 from harness import MIB, compile_job, want, wait_for
 
 # As the program spells it in memory, which is not how it is written here.
@@ -73,7 +73,7 @@ def sealed_copies(bench):
     stalls.watch(1)
     servers.kill(1)
     stalls.watch(3)
-    said(sweep, "everything has 2 copies again")
+    repaired(sweep)
     servers.kill(0)
     stalls.watch(2)
     sweep.ends_right()
