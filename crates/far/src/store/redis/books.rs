@@ -255,7 +255,7 @@ impl Books {
     }
 
     /// The numbers of chunks to make now.
-    pub fn to_make(&mut self) -> Range<u32> {
+    pub fn numbers_to_make(&mut self) -> Range<u32> {
         let room = self.existing_max.saturating_sub(self.existing);
         let count = if self.ready.len() > LOW || self.is_full() { 0 } else { room.min(MAKE) };
         let first = self.next_number;

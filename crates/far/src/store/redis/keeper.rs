@@ -79,7 +79,7 @@ impl Keeper {
     fn work(&mut self) -> Result<(), StoreError> {
         let frees = self.shared.books().take_frees();
         self.delete(&frees)?;
-        let numbers: Vec<u32> = self.shared.books().to_make().collect();
+        let numbers: Vec<u32> = self.shared.books().numbers_to_make().collect();
         if !numbers.is_empty() {
             self.make(&numbers)?;
         }
