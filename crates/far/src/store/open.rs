@@ -83,7 +83,7 @@ fn seal(
     sector_bytes: usize,
 ) -> Result<Arc<dyn Store>, StoreError> {
     if seals(servers, config) {
-        Ok(Arc::new(SealedStore::new(store, sector_bytes)?))
+        Ok(Arc::new(SealedStore::new(store, sector_bytes, config.arena_bytes)?))
     } else {
         Ok(store)
     }

@@ -38,8 +38,11 @@ const COUNT_BITS: u32 = 48;
 /// A chain of more forks is refused, and so are more writes under one key (an exbibyte of pages).
 const KEYS_MAX: usize = 1 << (u64::BITS - COUNT_BITS);
 const WRITES_MAX: u64 = 1 << COUNT_BITS;
-/// Locations in a store.
-const LOCS: usize = 1 << Loc::STORE_BITS;
+/// Locations that a store can assign.
+const LOCS_MAX: usize = 1 << Loc::STORE_BITS;
+/// Locations for each sector that the program can have: those from before a fork stay in use until the
+/// parent has ended, and the child's are others.
+const LOCS_PER_SECTOR: usize = 8;
 
 /// See the module's head.
 pub struct SealedStore {
@@ -69,15 +72,21 @@ struct Shared {
 }
 
 impl SealedStore {
-    /// Seals what goes to `inner`.
-    pub fn new(inner: Arc<dyn Store>, sector_bytes: usize) -> Result<SealedStore, StoreError> {
+    /// Seals what goes to `inner`, of a program that has at most `arena_bytes` of memory.
+    pub fn new(
+        inner: Arc<dyn Store>,
+        sector_bytes: usize,
+        arena_bytes: u64,
+    ) -> Result<SealedStore, StoreError> {
         let name = inner.name();
         let failed = |doing| {
             let store = name.clone();
             move |error: io::Error| StoreError::Io { store, doing, source_text: error.to_string() }
         };
         let key = random_key().map_err(failed("making a key"))?;
-        let slips = LazyTable::new(LOCS).map_err(failed("reserving a table"))?;
+        let sectors = (arena_bytes / sector_bytes as u64) as usize;
+        let locs = sectors.saturating_mul(LOCS_PER_SECTOR).min(LOCS_MAX);
+        let slips = LazyTable::new(locs).map_err(failed("reserving a table"))?;
         let shared = Shared {
             sector_bytes,
             keys: RwLock::new(vec![key]),
@@ -141,8 +150,12 @@ impl Shared {
         Ok(first)
     }
 
-    /// Remembers what opens the sectors that were written.
-    fn note(&self, locs: &[Loc], first: u64, tags: &[Tag]) {
+    /// Remembers what opens the sectors that were written. Returns false if the table is too small,
+    /// which it is only where address space is limited.
+    fn note(&self, locs: &[Loc], first: u64, tags: &[Tag]) -> bool {
+        if locs.iter().any(|loc| loc.0 as usize >= self.slips.len()) {
+            return false;
+        }
         for ((number, loc), tag) in (first..).zip(locs).zip(tags) {
             let slip = &self.slips[loc.0 as usize];
             let (low, high) = tag.as_ref().split_at(8);
@@ -155,6 +168,7 @@ impl Shared {
             slip.nonce.store(number, Ordering::Relaxed);
             self.locs_end.fetch_max(loc.0 + 1, Ordering::Relaxed);
         }
+        true
     }
 
     /// Decrypts sectors in place, if they are what was last written to their locations.
@@ -187,6 +201,7 @@ impl Store for SealedStore {
             shared: Arc::clone(&self.shared),
             reads: FxHashMap::default(),
             writes: FxHashMap::default(),
+            failed: Vec::new(),
             idle: Vec::new(),
             tags: Vec::new(),
         }))
@@ -259,6 +274,8 @@ struct SealedChannel {
     reads: FxHashMap<Token, Vec<Loc>>,
     /// The callers' buffers; an abandoned one is empty.
     writes: FxHashMap<Token, FrameBuf>,
+    /// Writes that cannot be opened again.
+    failed: Vec<Token>,
     /// Lists of locations, for reuse.
     idle: Vec<Vec<Loc>>,
     tags: Vec<Tag>,
@@ -292,6 +309,13 @@ impl SealedChannel {
             self.idle.push(locs);
         } else if let Some(buf) = self.writes.remove(&done.token) {
             self.spares.put(std::mem::replace(&mut done.buf, buf));
+            if let Some(at) = self.failed.iter().position(|&token| token == done.token) {
+                self.failed.swap_remove(at);
+                done.result = Err(self.shared.error(
+                    "sealing",
+                    "the table of blocks is full: allow more address space (ulimit -v), or use --seal off",
+                ));
+            }
         }
     }
 }
@@ -318,7 +342,9 @@ impl Channel for SealedChannel {
         let started = self.inner.write(token, copy, locs);
         match started {
             Ok(()) => {
-                self.shared.note(locs, first, &self.tags);
+                if !self.shared.note(locs, first, &self.tags) {
+                    self.failed.push(token);
+                }
                 self.writes.insert(token, buf);
                 Ok(())
             }

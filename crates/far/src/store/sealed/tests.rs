@@ -23,7 +23,7 @@ fn file() -> Arc<dyn Store> {
 }
 
 fn sealed(inner: Arc<dyn Store>) -> SealedStore {
-    SealedStore::new(inner, SECTOR).unwrap()
+    SealedStore::new(inner, SECTOR, 1 << 30).unwrap()
 }
 
 /// Answers reads of some locations with what others hold.
@@ -180,6 +180,18 @@ fn abandoned_write_returns_its_buffer_unchanged() {
     assert_eq!(store.shared.spare_bytes.load(Ordering::Relaxed), bytes);
     drop(channel);
     assert_eq!(store.shared.spare_bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn too_small_a_table_is_an_error_and_never_wrong_bytes() {
+    let store = SealedStore::new(file(), SECTOR, 4 * SECTOR as u64).unwrap();
+    let mut channel = store.open(Purpose::Write).unwrap();
+    let error = (0..64).find_map(|seed| {
+        let buf = buf_with(&content(seed, SECTOR));
+        channel.write(Token(seed), buf, &mut [Loc(0)]).unwrap();
+        wait(&mut *channel).remove(0).result.err()
+    });
+    assert!(error.unwrap().to_string().contains("ulimit -v"));
 }
 
 #[test]
