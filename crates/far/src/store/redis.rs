@@ -26,7 +26,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroma_units::Bytes;
-use redis::Value;
+use redis::{ConnectionInfo, Value};
 
 use self::address::RedisAddress;
 use self::books::Books;
@@ -69,7 +69,9 @@ pub struct RedisStore {
 
 struct Shared {
     name: String,
-    address: RedisAddress,
+    /// How to connect, but for the address. It is read from the text once: that makes a hash map with
+    /// random keys, and the threads of the store must not ask the C library for those.
+    connection: ConnectionInfo,
     addrs: Vec<SocketAddr>,
     timeout: Duration,
     ttl: Duration,
@@ -109,7 +111,7 @@ impl RedisStore {
         }
         let shared = Arc::new(Shared {
             name,
-            address,
+            connection: address.connection(),
             addrs,
             timeout,
             ttl,

@@ -10,17 +10,17 @@ use std::process::Command;
 use crate::common::library;
 
 /// System calls and little more: no lock, no state but `errno`.
-const PLAIN: &str = "__errno_location _exit abort bcmp clock_gettime clock_nanosleep close dirfd fcntl fstat64 ftruncate64 \
+const PLAIN: &str = "__errno_location _exit abort bcmp clock_gettime clock_nanosleep close connect dirfd fcntl fstat64 ftruncate64 \
     getcwd getpeername getpid getrusage getsockopt gettid gnu_get_libc_version lseek64 memcpy memmove memset open64 \
-    pause pread64 pwrite64 read readlink readv recv rmdir sched_getscheduler sched_setscheduler sched_yield send sigfillset stat64 statx \
+    pause poll pread64 pwrite64 read readlink readv recv rmdir sched_getscheduler sched_setscheduler sched_yield send setsockopt shutdown sigfillset socket stat64 statx \
     strlen strtol sysconf sysinfo unlink write writev pthread_self pthread_sigmask";
 /// Functions that lock only the given object, which is ours; memory comes from the internal heap.
 const OURS: &str = "opendir readdir64 closedir realpath pthread_attr_destroy pthread_attr_init pthread_attr_setstacksize pthread_mutex_destroy \
     pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_key_create pthread_key_delete pthread_setspecific";
 /// Called only on threads of the program: at its start, in functions that this library replaces,
-/// and around forks.
+/// and around forks. getrandom: keys of hash maps, where the address of a Redis server is read.
 const PROGRAMS: &str = "_IO_iter_begin _IO_iter_end _IO_iter_file _IO_iter_next _IO_list_lock _IO_list_resetlock _IO_list_unlock __register_atfork \
-    __res_init getaddrinfo freeaddrinfo gai_strerror getaliasbyname_r dlvsym environ getenv pthread_detach pthread_join pthread_setname_np \
+    __res_init getaddrinfo getrandom freeaddrinfo gai_strerror getaliasbyname_r dlvsym environ getenv pthread_detach pthread_join pthread_setname_np \
     __libc_calloc __libc_free __libc_malloc __libc_memalign __libc_realloc fputs stderr stdout";
 /// Called when a library is loaded or a thread begins, before the program can fork, and when a
 /// panic ends the program.

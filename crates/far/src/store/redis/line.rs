@@ -155,7 +155,7 @@ pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), F
     let mut last = "the name stands for no address".to_owned();
     for addr in &shared.addrs {
         let at = ConnectionAddr::Tcp(addr.ip().to_string(), addr.port());
-        let opened = Client::open(shared.address.connection().set_addr(at))
+        let opened = Client::open(shared.connection.clone().set_addr(at))
             .and_then(|client| client.get_connection_with_timeout(timeout));
         let mut connection = match opened {
             Ok(connection) => connection,
