@@ -319,14 +319,17 @@ fn table(pool: &PoolView) -> String {
         ]);
     }
     lines.extend(aligned(&rows));
-    let mut clients = vec![["CLIENT", "MEMBER", "USES", "READ", "WRITTEN"].map(str::to_owned)];
+    let titles = ["CLIENT", "TENANT", "MEMBER", "USES", "QUOTA", "READ", "WRITTEN"];
+    let mut clients = vec![titles.map(str::to_owned)];
     for row in &pool.members {
         for client in row.clients.iter().flatten() {
-            let name = if client.name.is_empty() { &client.peer } else { &client.name };
+            let name = if client.name.is_empty() { "-" } else { &client.name };
             clients.push([
-                name.clone(),
+                client.peer.clone(),
+                name.to_owned(),
                 row.member.name.clone(),
                 Bytes(client.used_bytes).to_string(),
+                client.quota_bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string()),
                 Bytes(client.read_bytes).to_string(),
                 Bytes(client.written_bytes).to_string(),
             ]);

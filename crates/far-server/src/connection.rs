@@ -112,6 +112,7 @@ struct Connection<'a> {
 impl Connection<'_> {
     fn serve(&mut self, peer: SocketAddr, guest: &Guest) -> Result<(), End> {
         sockets::tune(&self.stream)?;
+        sockets::probe_often(&self.stream)?;
         self.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
         self.stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
         let (token, number, purpose) = loop {
@@ -145,19 +146,19 @@ impl Connection<'_> {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         let lane = Lane::new(self.stream.try_clone()?);
-        let session = match self.server.registry.open(token, &peer.to_string(), &self.server.log) {
+        let who = self.wire.introduction();
+        let session = match self.server.registry.open(token, who, peer, &self.server.log) {
             Ok(session) => session,
-            Err(code) => {
-                self.refuse(
-                    code,
-                    "the server does not have this session (any more): its content is gone",
-                );
+            Err(reason) => {
+                self.refuse(ErrorCode::NoSession, &reason);
                 return Ok(());
             }
         };
         let result = match session.enter(number, &lane, LANE_PATIENCE) {
             Ok(()) => {
-                self.say(&Message::Opened { token: session.token, usage: session.usage() });
+                let lease_ms = self.server.registry.lease().as_millis() as u32;
+                let (token, usage) = (session.token, session.usage());
+                self.say(&Message::Opened { token, usage, lease_ms });
                 self.rx_max = if purpose == Purpose::Read { self.rx.len() } else { 0 };
                 self.serve_session(&session, purpose)
             }
@@ -197,12 +198,24 @@ impl Connection<'_> {
                 },
                 Message::Reserve { chunks } => {
                     let mut granted = session.reserve(chunks as usize);
-                    if granted == 0 && chunks > 0 {
+                    if granted == 0 && chunks > 0 && !session.usage().is_at_quota {
                         self.server.registry.make_room(&self.server.log);
                         granted = session.reserve(chunks as usize);
                     }
                     if granted == 0 && chunks > 0 {
-                        self.server.activity.refused(Refused::Full);
+                        let is_at_quota = session.usage().is_at_quota;
+                        self.server.activity.refused(if is_at_quota {
+                            Refused::Quota
+                        } else {
+                            Refused::Full
+                        });
+                        if is_at_quota && session.tell_quota() {
+                            (self.server.log)(&format!(
+                                "{}: {}",
+                                session.called(),
+                                session.quota_reached()
+                            ));
+                        }
                     }
                     self.say(&Message::Granted { chunks: granted as u32, usage: session.usage() });
                 }
@@ -337,12 +350,12 @@ impl Connection<'_> {
             Ok((chunk, at)) => self.receive_into(&chunk, at, len)?,
             Err(code) => {
                 self.skip(len)?;
-                let reason = if code == ErrorCode::Full {
-                    "the server's memory is full"
-                } else {
-                    "a write must stay inside a chunk of its own session"
+                let reason = match code {
+                    ErrorCode::Full if session.usage().is_at_quota => session.quota_reached(),
+                    ErrorCode::Full => "the server's memory is full".to_owned(),
+                    _ => "a write must stay inside a chunk of its own session".to_owned(),
                 };
-                self.fail(code, reason);
+                self.fail(code, &reason);
                 return Ok(());
             }
         }

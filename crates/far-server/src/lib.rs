@@ -1,8 +1,9 @@
 //! The memory server: lends memory to clients over TCP, in chunks of 2 MiB on huge pages.
 //!
 //! [`serve`] starts it; every connection has its own thread. A client's memory belongs to its
-//! *session*, which lives while it has a connection, and for a grace period after the last one
-//! broke. It is freed immediately when the client sends `Bye`.
+//! *session*, which is freed when the client sends `Bye`, or when its *lease* has run out: that is
+//! the time since the last sign of life on any connection. While the client's process exists, its
+//! kernel gives one each second, whether the process runs or is stopped.
 
 mod activity;
 mod connection;
@@ -11,6 +12,7 @@ mod pool;
 mod registry;
 mod seat;
 mod session;
+mod tenant;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -24,7 +26,8 @@ use hiroma_units::Bytes;
 
 pub use activity::{Activity, Refused, RequestKind, TimesTaken};
 pub use options::{Answers, Log, ServeOptions, ServerError, load_key};
-pub use registry::{ServerStats, SessionStats};
+pub use registry::{LEASE_MIN, ServerStats, SessionStats, TenantStats};
+pub use tenant::Quotas;
 
 use registry::{Guest, Registry};
 
@@ -60,7 +63,7 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
     let local_addr = listener
         .local_addr()
         .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
-    let registry = Registry::new(chunks, options.grace)
+    let registry = Registry::new(chunks, options.lease, options.quotas)
         .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
     let server = Arc::new(Server {
         registry,

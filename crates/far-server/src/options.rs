@@ -10,6 +10,9 @@ use hiroma_far_wire::{CHUNK, Key, KeyError};
 use hiroma_sys::host::memory;
 use hiroma_units::Bytes;
 
+use crate::registry::LEASE_MIN;
+use crate::tenant::Quotas;
+
 /// Receives one line about an event, without a line end.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -25,8 +28,11 @@ pub struct ServeOptions {
     pub memory_bytes: u64,
     /// File with the shared key.
     pub key_file: Option<PathBuf>,
-    /// How long a session is kept after its last connection broke without a `Bye`.
-    pub grace: Duration,
+    /// How long a session is kept without a sign of its client's life: after its last connection
+    /// broke without a `Bye`, or while nothing arrives on any.
+    pub lease: Duration,
+    /// What tenants may have.
+    pub quotas: Quotas,
     /// Answers queries about server and pool; none: they are refused.
     pub answers: Option<Answers>,
     /// Receives messages about clients that connect and disconnect.
@@ -39,7 +45,8 @@ impl Default for ServeOptions {
             listen: "127.0.0.1:7070".to_owned(),
             memory_bytes: 1 << 30,
             key_file: None,
-            grace: Duration::from_secs(60),
+            lease: LEASE_MIN,
+            quotas: Quotas::default(),
             answers: None,
             log: Arc::new(|_| {}),
         }

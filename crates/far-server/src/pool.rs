@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use hiroma_far_wire::CHUNK;
+use hiroma_policy::lending::share::{Grant, Lent, grant};
 use hiroma_sys::hugepool::{HugePool, PoolRange};
+
+use crate::tenant::Tenant;
 
 /// Free chunks of one session that keep their memory, for its next request.
 const WARM_CHUNKS_MAX: usize = 64;
@@ -39,6 +42,8 @@ struct Books {
     warm: BTreeMap<u64, Vec<u32>>,
     used: usize,
     reserved: usize,
+    /// Weights of the tenants that have sessions.
+    weights: u64,
 }
 
 /// One chunk on loan; it is returned on drop.
@@ -46,6 +51,7 @@ pub struct Chunk {
     pool: Arc<Pool>,
     number: u32,
     owner: u64,
+    tenant: Arc<Tenant>,
 }
 
 /// Usage of the pool.
@@ -69,6 +75,7 @@ impl Pool {
             warm: BTreeMap::new(),
             used: 0,
             reserved: 0,
+            weights: 0,
         };
         Ok(Arc::new(Pool {
             memory: HugePool::new(chunks * CHUNK)?,
@@ -97,45 +104,77 @@ impl Pool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Reserves up to `asked` chunks: at most half of what is left (but one if there is one), so
-    /// that other sessions get some too.
-    pub fn reserve(&self, asked: usize) -> usize {
+    /// A session of a tenant begins.
+    pub fn enter(&self, tenant: &Tenant) {
+        let mut books = self.books();
+        if tenant.sessions.fetch_add(1, Ordering::SeqCst) == 0 {
+            books.weights += u64::from(tenant.weight);
+        }
+    }
+
+    /// A session of a tenant has ended, with so many chunks set aside.
+    pub fn leave(&self, tenant: &Tenant, reserved: usize) {
+        let mut books = self.books();
+        books.reserved -= reserved;
+        tenant.reserved.fetch_sub(reserved, Ordering::SeqCst);
+        if tenant.sessions.fetch_sub(1, Ordering::SeqCst) == 1 {
+            books.weights -= u64::from(tenant.weight);
+        }
+    }
+
+    /// Reserves up to `asked` chunks for a tenant.
+    pub fn reserve(&self, asked: usize, tenant: &Tenant) -> usize {
         if self.is_closed() {
             return 0;
         }
         let mut books = self.books();
-        let left = self.total - books.used - books.reserved;
-        let granted = asked.min(left.div_ceil(2));
-        books.reserved += granted;
-        granted
+        let Grant::Chunks(granted) = grant(asked as u64, &tenant.holding(), &self.lent(&books))
+        else {
+            return 0;
+        };
+        books.reserved += granted as usize;
+        tenant.reserved.fetch_add(granted as usize, Ordering::SeqCst);
+        granted as usize
     }
 
-    /// Releases chunks that were reserved and not used.
-    pub fn unreserve(&self, chunks: usize) {
-        self.books().reserved -= chunks;
+    fn lent(&self, books: &Books) -> Lent {
+        let left = self.total - books.used - books.reserved;
+        Lent { total: self.total as u64, left: left as u64, weights: books.weights }
     }
 
     /// A chunk for session `owner`, from its reservation if `reserved`. Its content is zeros or the
     /// owner's own data.
-    pub fn take(self: &Arc<Self>, owner: u64, reserved: bool) -> Option<Chunk> {
+    pub fn take(
+        self: &Arc<Self>,
+        owner: u64,
+        tenant: &Arc<Tenant>,
+        reserved: bool,
+    ) -> Result<Chunk, Grant> {
         let (number, foreign) = {
             let mut books = self.books();
             if reserved {
                 books.reserved -= 1;
-            } else if self.is_closed() || books.used + books.reserved >= self.total {
-                return None;
+                tenant.reserved.fetch_sub(1, Ordering::SeqCst);
+            } else if self.is_closed() {
+                return Err(Grant::Full);
+            } else {
+                match grant(1, &tenant.holding(), &self.lent(&books)) {
+                    Grant::Chunks(_) => {}
+                    refused => return Err(refused),
+                }
             }
             books.used += 1;
+            tenant.used.fetch_add(1, Ordering::SeqCst);
             books.pick(owner, self.total)
         };
         self.taken.notify_one();
-        let chunk = Chunk { pool: Arc::clone(self), number, owner };
+        let chunk = Chunk { pool: Arc::clone(self), number, owner, tenant: Arc::clone(tenant) };
         if foreign {
             self.memory
                 .discard(chunk.range(0, CHUNK))
                 .expect("the kernel takes back memory of our own mapping");
         }
-        Some(chunk)
+        Ok(chunk)
     }
 
     /// Populates some free chunks in advance, until `stopping` is set and [`Pool::wake`] was
@@ -237,51 +276,85 @@ impl Chunk {
 impl Drop for Chunk {
     fn drop(&mut self) {
         self.pool.give_back(self.number, self.owner);
+        self.tenant.used.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tenant::Quotas;
+
+    fn tenant(name: &str, quotas: &Quotas) -> Arc<Tenant> {
+        Tenant::new(1, name, [127, 0, 0, 1].into(), quotas)
+    }
 
     #[test]
     fn pool_never_lends_more_chunks_than_it_has() {
         let pool = Pool::new(4).unwrap();
-        assert_eq!(pool.reserve(10), 2);
-        let first = [pool.take(1, true).unwrap(), pool.take(1, true).unwrap()];
-        let rest = [pool.take(2, false).unwrap(), pool.take(2, false).unwrap()];
-        assert!(pool.take(1, false).is_none() && pool.reserve(1) == 0);
+        let who = tenant("", &Quotas::default());
+        let take = |owner, reserved| pool.take(owner, &who, reserved).ok();
+        pool.enter(&who);
+        assert_eq!(pool.reserve(10, &who), 2);
+        let first = [take(1, true).unwrap(), take(1, true).unwrap()];
+        let rest = [take(2, false).unwrap(), take(2, false).unwrap()];
+        assert!(take(1, false).is_none() && pool.reserve(1, &who) == 0);
         drop(rest);
         assert_eq!(pool.usage(), PoolUsage { used: 2, reserved: 0, total: 4 });
-        assert_eq!(pool.reserve(1), 1);
-        let last = pool.take(3, false).unwrap();
-        assert!(pool.take(3, false).is_none(), "one is set aside");
-        pool.unreserve(1);
+        assert_eq!(pool.reserve(1, &who), 1);
+        let last = take(3, false).unwrap();
+        assert!(take(3, false).is_none(), "one is set aside");
+        pool.leave(&who, 1);
+        pool.enter(&who);
         drop((first, last));
+        assert_eq!(who.held(), 0);
         assert_eq!(pool.usage(), PoolUsage { used: 0, reserved: 0, total: 4 });
-        assert_eq!(pool.reserve(1), 1);
+        assert_eq!(pool.reserve(1, &who), 1);
         pool.set_closed(true);
-        assert!(pool.take(1, false).is_none() && pool.reserve(1) == 0, "nothing new");
-        drop(pool.take(1, true).expect("what was promised"));
+        assert!(take(1, false).is_none() && pool.reserve(1, &who) == 0, "nothing new");
+        drop(take(1, true).expect("what was promised"));
         pool.set_closed(false);
-        assert!(pool.take(1, false).is_some());
+        assert!(take(1, false).is_some());
+    }
+
+    #[test]
+    fn tenant_has_its_quota_and_leaves_others_their_share() {
+        let pool = Pool::new(32).unwrap();
+        let bytes = [("small".to_owned(), 3 * CHUNK as u64 + 1)].into();
+        let quotas = Quotas { bytes, ..Quotas::default() };
+        let (small, greedy) = (tenant("small", &quotas), tenant("greedy", &quotas));
+        pool.enter(&small);
+        pool.enter(&greedy);
+        assert_eq!(pool.reserve(10, &small), 3);
+        assert_eq!(pool.reserve(10, &small), 0);
+        assert_eq!(pool.take(1, &small, false).err(), Some(Grant::Quota));
+        let mut chunks = vec![pool.take(1, &small, true).unwrap()];
+        assert_eq!((small.held(), small.under_quota()), (3, Some(0)));
+        pool.leave(&small, 2);
+        pool.enter(&small);
+        assert_eq!(small.under_quota(), Some(2));
+        let all = std::iter::from_fn(|| pool.take(2, &greedy, false).ok());
+        chunks.extend(all);
+        assert_eq!(greedy.held(), 29, "two of 32 are for others");
+        chunks.push(pool.take(1, &small, false).unwrap());
+        drop(chunks);
+        assert_eq!((small.held(), greedy.held(), pool.usage().used), (0, 0, 0));
     }
 
     #[test]
     fn prepared_chunks_are_lent_like_others() {
         let (pool, stopping) = (Pool::new(2 * READY_CHUNKS).unwrap(), AtomicBool::new(false));
+        let who = tenant("", &Quotas::default());
+        pool.enter(&who);
+        let take = || pool.take(1, &who, false);
         std::thread::scope(|scope| {
             scope.spawn(|| pool.keep_ready(&stopping));
             for _ in 0..20 {
-                let lent: Vec<Chunk> =
-                    (0..2 * READY_CHUNKS).map(|_| pool.take(1, false).unwrap()).collect();
+                let lent: Vec<Chunk> = (0..2 * READY_CHUNKS).map(|_| take().unwrap()).collect();
                 let mut numbers: Vec<u32> = lent.iter().map(|chunk| chunk.number).collect();
                 numbers.sort_unstable();
                 numbers.dedup();
-                assert!(
-                    numbers.len() == 2 * READY_CHUNKS && pool.take(1, false).is_none(),
-                    "each is lent once"
-                );
+                assert!(numbers.len() == 2 * READY_CHUNKS && take().is_err(), "each is lent once");
                 drop(lent);
                 pool.cool(1);
             }
@@ -296,13 +369,15 @@ mod tests {
         use std::os::fd::AsFd;
         let pool = Pool::new(1).unwrap();
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let first = pool.take(1, false).unwrap();
+        let who = tenant("", &Quotas::default());
+        pool.enter(&who);
+        let first = pool.take(1, &who, false).unwrap();
         ours.write_all(b"secret").unwrap();
         pool.memory.receive(theirs.as_fd(), first.range(0, 6), &mut [], true).unwrap();
         drop(first);
         let mut seen = [0; 6];
         for (owner, expected) in [(1, b"secret"), (2, &[0; 6])] {
-            let chunk = pool.take(owner, false).unwrap();
+            let chunk = pool.take(owner, &who, false).unwrap();
             pool.memory.send(theirs.as_fd(), b"", chunk.range(0, 6)).unwrap();
             ours.read_exact(&mut seen).unwrap();
             assert_eq!(&seen, expected);

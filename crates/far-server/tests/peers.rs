@@ -4,17 +4,17 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use hiroma_far_server::{Refused, ServeOptions, ServerHandle, serve};
+use hiroma_far_server::{Quotas, Refused, ServeOptions, ServerHandle, serve};
 use hiroma_far_wire::{
-    CHUNK, ClientEvent, ClientSession, ErrorCode, Frame, HEADER_BYTES, Header, Key, Kind, Message,
-    Purpose, SPACE_SHIFT, SessionToken, WireError,
+    CHUNK, ClientEvent, ClientSession, ErrorCode, Frame, HEADER_BYTES, Header, Introduction, Key,
+    Kind, Message, Purpose, SPACE_SHIFT, SessionToken, WireError,
 };
 
 fn server(memory_bytes: u64) -> ServerHandle {
     let options = ServeOptions {
         listen: "127.0.0.1:0".into(),
         memory_bytes,
-        grace: Duration::ZERO,
+        lease: Duration::ZERO,
         ..ServeOptions::default()
     };
     serve(options).unwrap()
@@ -308,6 +308,73 @@ fn ended_or_guessed_session_cannot_be_joined() {
 }
 
 #[test]
+fn client_that_comes_back_after_its_lease_is_told_so() {
+    let server = server(8 << 20);
+    let (mut peer, token) = Peer::new_session(&server);
+    peer.write(0, &[1; 4096]).unwrap();
+    drop(peer);
+    eventually("the end of the lease", || server.stats().sessions.is_empty());
+    assert_eq!(server.stats().used_bytes, 0);
+    let (_, late) = Peer::open(&server, token, 1, Purpose::Write);
+    let Message::Error { code: ErrorCode::NoSession, text } = late else { panic!("{late:?}") };
+    assert!(text.contains("lease") && text.contains("its content is gone"), "{text}");
+}
+
+#[test]
+fn tenants_are_counted_by_name_and_kept_to_their_quota() {
+    let quotas = Quotas {
+        default_bytes: Some(8 << 20),
+        bytes: [("small".to_owned(), 4 << 20)].into(),
+        ..Quotas::default()
+    };
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 64 << 20,
+        quotas,
+        ..ServeOptions::default()
+    };
+    let server = serve(options).unwrap();
+    let named = |name: &str| {
+        let mut peer = Peer::greet(&server, None).unwrap();
+        let who = Introduction { name: name.to_owned(), moves: false };
+        peer.send(&Message::Introduce(who), &[]);
+        let open = Message::Open { token: SessionToken::NEW, lane: 1, purpose: Purpose::Write };
+        let opened = peer.ask(&open, &[]);
+        assert!(matches!(opened, Message::Opened { lease_ms: 2000, .. }), "{opened:?}");
+        peer
+    };
+    let granted = |peer: &mut Peer| match peer.ask(&Message::Reserve { chunks: 64 }, &[]) {
+        Message::Granted { chunks, usage } => (chunks, usage.free_chunks, usage.is_at_quota),
+        other => panic!("{other:?}"),
+    };
+    // Two programs of one tenant share its quota.
+    let (mut first, mut second) = (named("small"), named("small"));
+    assert_eq!(granted(&mut first), (2, 0, true));
+    assert_eq!(granted(&mut second), (0, 0, true));
+    assert_eq!(second.write(0, &[1; 4096]), Err(ErrorCode::Full));
+    first.write(0, &[1; 4096]).unwrap();
+    first.write(CHUNK as u64, &[1; 4096]).unwrap();
+    assert_eq!(first.write(2 * CHUNK as u64, &[1; 4096]), Err(ErrorCode::Full));
+    let (mut other, mut unnamed) = (named("other"), named(""));
+    assert_eq!(granted(&mut other), (4, 0, true));
+    assert_eq!(granted(&mut unnamed), (4, 0, true));
+    let stats = server.stats();
+    let held = |name: &str| {
+        let found = stats.tenants.iter().find(|tenant| tenant.name == name).unwrap();
+        (found.sessions, found.used_bytes >> 20, found.quota_bytes.unwrap() >> 20)
+    };
+    assert_eq!(
+        (held("small"), held("other"), held("127.0.0.1")),
+        ((2, 4, 4), (1, 0, 8), (1, 0, 8))
+    );
+    assert!(server.activity().refusals(Refused::Quota) > 0);
+    // What one frees, the other one may have.
+    let free = Message::Free { addr: 0, len: CHUNK as u32 };
+    assert_eq!(first.ask(&free, &[]), Message::Ack);
+    assert_eq!(granted(&mut second).0, 1);
+}
+
+#[test]
 fn key_is_requested_before_anything_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("key");
@@ -350,7 +417,7 @@ fn memory_attached_by_child_outlives_its_owner() {
     parent.send(&Message::Bye, &[]);
     assert!(parent.try_hear().is_none());
     let (mut child, _) = Peer::new_session(&server);
-    // The grace period is zero here, so the parent's session may have ended; then the child is too
+    // The lease is zero here, so the parent's session may have ended; then the child is too
     // late and gets an error.
     match child.ask(&Message::Attach { token, space: 3 }, &[]) {
         Message::Ack => assert_eq!(child.read((3 << SPACE_SHIFT) + 4096, 4096).unwrap(), [5; 4096]),

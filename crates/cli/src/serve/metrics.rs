@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use hiroma_far_server::{Activity, Refused, RequestKind, ServerHandle, ServerStats, TimesTaken};
+use hiroma_far_server::{
+    Activity, Refused, RequestKind, ServerHandle, ServerStats, TenantStats, TimesTaken,
+};
 use hiroma_metrics::{Distribution, Labels, Source, Unit, Writer};
 use hiroma_pool::MemberView;
 use hiroma_sys::quiet::memory::{pressure, recent_pressure};
@@ -33,6 +35,7 @@ impl Source for Figures {
         if let Some(server) = place.server.get() {
             memory(writer, server)?;
             clients(writer, &server.stats())?;
+            tenants(writer, &server.stats())?;
             requests(writer, server.activity())?;
         }
         let members = place.member().as_ref().map(hiroma_pool::Membership::members);
@@ -78,6 +81,22 @@ fn clients(writer: &mut Writer, stats: &ServerStats) -> fmt::Result {
     let unit = || Some(Unit::Bytes);
     writer.gauge("server_client_used", "Memory that has data of a client", unit(), used)?;
     writer.gauge("server_client_promised", "Memory set aside for a client", unit(), promised)
+}
+
+/// Memory by tenant, those with most first.
+fn tenants(writer: &mut Writer, stats: &ServerStats) -> fmt::Result {
+    let mut most: Vec<_> = stats.tenants.iter().collect();
+    most.sort_by_key(|tenant| (std::cmp::Reverse(tenant.used_bytes), tenant.number));
+    most.truncate(CLIENTS_MAX);
+    let series = |of: fn(&TenantStats) -> Option<u64>| {
+        let one = move |tenant: &&TenantStats| Some((label("tenant", &*tenant.name), of(tenant)?));
+        most.iter().filter_map(one).collect::<Vec<_>>()
+    };
+    let help = "Memory with data of a tenant; unnamed ones have the address of their machine";
+    let used = series(|tenant| Some(tenant.used_bytes));
+    writer.gauge("server_tenant_used", help, Some(Unit::Bytes), used)?;
+    let quota = series(|tenant| tenant.quota_bytes);
+    writer.gauge("server_tenant_quota", "What a tenant may have", Some(Unit::Bytes), quota)
 }
 
 fn requests(writer: &mut Writer, activity: &Activity) -> fmt::Result {
