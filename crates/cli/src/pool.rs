@@ -303,7 +303,8 @@ fn table(pool: &PoolView) -> String {
         sum(|member| member.free_bytes)
     )];
     let mut rows = vec![
-        ["MEMBER", "ADDRESS", "STATE", "LENT", "FREE", "CLIENTS", "LABELS"].map(str::to_owned),
+        ["MEMBER", "ADDRESS", "STATE", "LENT", "FREE", "ON DISK", "CLIENTS", "LABELS"]
+            .map(str::to_owned),
     ];
     for row in &pool.members {
         let member = &row.member;
@@ -314,6 +315,7 @@ fn table(pool: &PoolView) -> String {
             state(row).to_owned(),
             Bytes(member.lent_bytes).to_string(),
             Bytes(member.free_bytes).to_string(),
+            Bytes(member.spilled_bytes).to_string(),
             row.clients.as_ref().map_or("-".to_owned(), |clients| clients.len().to_string()),
             labels.join(","),
         ]);

@@ -1,16 +1,18 @@
 //! `hiroma serve`: lends memory until it is stopped.
 
+mod elastic;
 mod metrics;
 
 use std::io::{Write, stderr, stdout};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::elastic::{Memory, Spill};
 use anyhow::{Context, Result};
 use hiroma_command::{refuse, show};
 use hiroma_far_server::{
@@ -23,7 +25,8 @@ use hiroma_pool::{
     Answer, ClientView, Condition, Discovery, Membership, Options, Request, parse_labels,
 };
 use hiroma_sys::host::memory::Limits;
-use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
+use hiroma_sys::quiet::memory::recent_pressure;
+use hiroma_units::{Bytes, EXTENT, parse_time};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -44,15 +47,23 @@ Examples:
   hiroma serve --listen 10.0.0.1:7070 --memory 50% --key-file hiroma.key
   hiroma serve --listen 10.0.0.2:7070 --memory 50% --key-file hiroma.key --join 10.0.0.1:7070
   hiroma serve --memory 8G --metrics :9467
+  hiroma serve --memory auto --spill /srv/scratch:20G
 and on another machine, with a copy of the key:
   hiroma run --store tcp://10.0.0.1:7070 --key-file hiroma.key --local 1G -- PROGRAM")]
 pub struct Args {
     /// Address and port to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7070")]
     listen: String,
-    /// Memory to lend: a size, or a share of the machine's memory or the cgroup's limit
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    memory: SizeSpec,
+    /// Memory to lend: a size, a share of the machine's memory or the cgroup's limit, or auto: what is
+    /// free except for an eighth, following the machine's programs. When these need memory, it is given
+    /// back within about a second: programs with --copies are asked to move away, and the blocks that
+    /// were not used for the longest time are written to --spill
+    #[arg(long, value_name = "SIZE|auto", allow_hyphen_values = true)]
+    memory: Memory,
+    /// With --memory auto: directory on a disk for blocks that there is no memory for, and the most to
+    /// store there (default: half of what is free there); none for no such directory
+    #[arg(long, value_name = "DIR[:SIZE]|none", default_value = "/var/tmp")]
+    spill: Spill,
     /// File with the shared key that clients must have
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -144,7 +155,10 @@ const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 /// Serves until a signal arrives.
 pub fn main(args: Args) -> Result<ExitCode> {
     let whole = Limits::read()?.whole();
-    let memory = args.memory.of(whole);
+    let (memory, elastic) = match args.memory {
+        Memory::Fixed(size) => (size.of(whole), None),
+        Memory::Auto => (whole, Some(elastic::of_machine(whole, &args.spill)?)),
+    };
     if memory > whole {
         return Err(refuse(format!(
             "--memory {memory} is more than the {whole} of memory there is here: lend less, and leave some for the system"
@@ -163,6 +177,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let options = ServeOptions {
         listen: args.listen.clone(),
         memory_bytes: memory.0,
+        elastic,
         key_file: args.key_file.clone(),
         lease: args.lease,
         quotas: quotas(&args),
@@ -236,11 +251,14 @@ impl Place {
         let stats = server.stats();
         let chunks = |bytes: u64| (bytes / EXTENT as u64) as u32;
         let taken = stats.used_bytes + stats.reserved_bytes;
+        let pressure = recent_pressure(Path::new("/")).map_or(0.0, |recent| recent.some);
         Condition {
             lent_chunks: chunks(stats.capacity_bytes),
             free_chunks: chunks(stats.capacity_bytes.saturating_sub(taken)),
+            spilled_chunks: chunks(stats.spilled_bytes),
+            pressure: (pressure * 100.0) as u8,
+            refusing: stats.is_short,
             draining: server.is_draining(),
-            ..Condition::default()
         }
     }
 
@@ -348,8 +366,12 @@ fn advertised(text: &str) -> Result<SocketAddr> {
 
 /// Lines that report how full the server is, and the usage of each client.
 fn account(stats: &ServerStats) -> Vec<String> {
+    let spilled = match stats.spilled_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it on the disk", Bytes(bytes)),
+    };
     let whole = format!(
-        "{} of {} in use by {} clients",
+        "{} of {} in use by {} clients{spilled}",
         Bytes(stats.used_bytes),
         Bytes(stats.capacity_bytes),
         stats.sessions.len()

@@ -21,7 +21,7 @@ use hiroma_sys::sockets;
 
 use crate::Server;
 use crate::activity::{Refused, RequestKind};
-use crate::pool::Chunk;
+use crate::chunk::{Place, range};
 use crate::registry::Guest;
 use crate::seat::Seat;
 use crate::session::{Lane, Session};
@@ -306,22 +306,50 @@ impl Connection<'_> {
                 return Ok(());
             }
         };
+        let place = chunk.place();
+        let filed = match &*place {
+            Place::Memory(_) => None,
+            Place::File(filed) => Some(chunk.read_filed(filed, at, len as usize)),
+            Place::Lost => Some(Err(io::ErrorKind::InvalidData.into())),
+        };
+        let filed = match filed.transpose() {
+            Ok(filed) => filed,
+            Err(error) => {
+                drop(place);
+                self.fail_disk(&error);
+                return Ok(());
+            }
+        };
         session.counters.reads.fetch_add(1, Ordering::Relaxed);
         session.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
         self.server.activity.sent(len as usize);
         let header =
             Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
         self.tx.extend_from_slice(&header.encode());
-        self.send_with(&chunk, at, len as usize)?;
+        match (&*place, filed) {
+            (Place::Memory(number), _) => self.send_with(*number, at, len as usize)?,
+            (_, Some(bytes)) => {
+                drop(place);
+                self.tx.extend_from_slice(&bytes);
+                self.flush()?;
+            }
+            (_, None) => unreachable!("only content in memory is sent from there"),
+        }
         self.seat.answered(len);
         Ok(())
     }
 
-    /// Sends what is held back and then a range of a chunk.
-    fn send_with(&mut self, chunk: &Chunk, at: usize, len: usize) -> io::Result<()> {
+    /// Content that was moved to the disk cannot be read or written there.
+    fn fail_disk(&mut self, error: &io::Error) {
+        (self.server.log)(&format!("the disk of moved memory: {error}"));
+        self.fail(ErrorCode::Other(0), &format!("the server had moved this to its disk: {error}"));
+    }
+
+    /// Sends what is held back and then a range of a chunk in memory.
+    fn send_with(&mut self, number: u32, at: usize, len: usize) -> io::Result<()> {
         let (mut head, mut done) = (0, 0);
         while head < self.tx.len() || done < len {
-            let range = chunk.range(at + done, len - done);
+            let range = range(number, at + done, len - done);
             let sent = match self.server.registry.pool().memory.send(
                 self.stream.as_fd(),
                 &self.tx[head..],
@@ -341,13 +369,13 @@ impl Connection<'_> {
     }
 
     fn write(&mut self, session: &Session, addr: u64, len: usize) -> Result<(), End> {
-        let mut place = session.find_or_take(addr, len);
-        if place.as_ref().is_err_and(|code| *code == ErrorCode::Full) {
+        let mut found = session.find_or_take(addr, len);
+        if found.as_ref().is_err_and(|code| *code == ErrorCode::Full) {
             self.server.registry.make_room(&self.server.log);
-            place = session.find_or_take(addr, len);
+            found = session.find_or_take(addr, len);
         }
-        match place {
-            Ok((chunk, at)) => self.receive_into(&chunk, at, len)?,
+        let (chunk, at) = match found {
+            Ok(found) => found,
             Err(code) => {
                 self.skip(len)?;
                 let reason = match code {
@@ -358,6 +386,18 @@ impl Connection<'_> {
                 self.fail(code, &reason);
                 return Ok(());
             }
+        };
+        let place = chunk.place();
+        if let Place::Memory(number) = *place {
+            self.receive_into(number, at, len)?;
+            drop(place);
+        } else {
+            drop(place);
+            let bytes = self.receive_vec(len)?;
+            if let Err(error) = chunk.write(at, &bytes) {
+                self.fail_disk(&error);
+                return Ok(());
+            }
         }
         session.counters.writes.fetch_add(1, Ordering::Relaxed);
         session.counters.written_bytes.fetch_add(len as u64, Ordering::Relaxed);
@@ -366,15 +406,32 @@ impl Connection<'_> {
         Ok(())
     }
 
+    /// Receives a payload that does not go to the pool.
+    fn receive_vec(&mut self, len: usize) -> Result<Vec<u8>, End> {
+        use rustix::net::{RecvFlags, recv};
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            let rest = &mut bytes[done..];
+            let received = self.receive(|connection, wait| {
+                let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+                Ok(recv(&connection.stream, &mut *rest, flags)?.0)
+            })?;
+            self.wire.inbound().payload_received(received);
+            done += received;
+        }
+        Ok(bytes)
+    }
+
     /// Receives a payload, and as much of the next header as is available.
-    fn receive_into(&mut self, chunk: &Chunk, at: usize, len: usize) -> Result<(), End> {
+    fn receive_into(&mut self, number: u32, at: usize, len: usize) -> Result<(), End> {
         debug_assert!(
             self.rx_start == self.rx_end,
             "a connection that may write receives no byte of a payload with a header"
         );
         let mut done = 0;
         while done < len {
-            let range = chunk.range(at + done, len - done);
+            let range = range(number, at + done, len - done);
             let received =
                 self.receive(|connection, wait| connection.receive_payload(range, wait))?;
             let of_payload = received.min(len - done);

@@ -13,6 +13,7 @@ use hiroma_units::Bytes;
 
 use crate::pool::Pool;
 use crate::session::{Memory, Session, lock};
+use crate::spill::Spill;
 use crate::tenant::{Quotas, Tenant};
 use crate::{Log, Server};
 
@@ -57,6 +58,10 @@ pub struct ServerStats {
     pub capacity_bytes: u64,
     /// Bytes in chunks that contain data.
     pub used_bytes: u64,
+    /// Of these, bytes in the file, because the machine needs its memory.
+    pub spilled_bytes: u64,
+    /// The machine needs its memory.
+    pub is_short: bool,
     /// Bytes reserved for clients.
     pub reserved_bytes: u64,
     /// One for each client.
@@ -121,9 +126,14 @@ pub struct Guest {
 }
 
 impl Registry {
-    pub fn new(chunks: usize, lease: Duration, quotas: Quotas) -> io::Result<Registry> {
+    pub fn new(
+        chunks: usize,
+        lease: Duration,
+        quotas: Quotas,
+        spill: Option<Spill>,
+    ) -> io::Result<Registry> {
         Ok(Registry {
-            pool: Pool::new(chunks)?,
+            pool: Pool::new(chunks, spill)?,
             lease,
             quotas,
             listed: Mutex::default(),
@@ -261,12 +271,31 @@ impl Registry {
         }
     }
 
+    /// Asks one more client that can to move what it has here elsewhere: the one that has most.
+    /// Returns which one.
+    pub fn ask_to_move(&self) -> Option<Arc<Session>> {
+        let sessions: Vec<_> = lock(&self.listed).sessions.values().cloned().collect();
+        let can = |session: &&Arc<Session>| {
+            session.moves && !session.is_to_move.load(Ordering::SeqCst) && session.chunks() > 0
+        };
+        let most = sessions.iter().filter(can).max_by_key(|session| session.chunks())?;
+        most.is_to_move.store(true, Ordering::SeqCst);
+        Some(Arc::clone(most))
+    }
+
+    /// There is memory again: nobody has to move.
+    pub fn stop_moves(&self) {
+        for session in lock(&self.listed).sessions.values() {
+            session.is_to_move.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// Makes room by ending sessions whose client disconnected without a `Bye`, the oldest first,
     /// until a chunk is free.
     pub fn make_room(&self, log: &Log) {
         loop {
             let usage = self.pool.usage();
-            if usage.used + usage.reserved < usage.total || self.pool.is_closed() {
+            if usage.free() > 0 || self.pool.is_closed() {
                 return;
             }
             let oldest = {
@@ -355,7 +384,9 @@ impl Registry {
         let tenants = tenants.map(|tenant| tenant.stats()).collect();
         ServerStats {
             capacity_bytes: (usage.total * CHUNK) as u64,
-            used_bytes: (usage.used * CHUNK) as u64,
+            used_bytes: ((usage.used + usage.filed) * CHUNK) as u64,
+            spilled_bytes: (usage.filed * CHUNK) as u64,
+            is_short: self.pool.is_short(),
             reserved_bytes: (usage.reserved * CHUNK) as u64,
             sessions,
             tenants,

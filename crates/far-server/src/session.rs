@@ -11,7 +11,8 @@ use hiroma_sys::tcp_info;
 
 use hiroma_units::Bytes;
 
-use crate::pool::{Chunk, Pool};
+use crate::chunk::Chunk;
+use crate::pool::Pool;
 use crate::tenant::Tenant;
 
 /// Locks a mutex. After a panic the value is still consistent, because no lock is held over
@@ -105,6 +106,8 @@ pub struct Session {
     attached: Mutex<Vec<(u16, Arc<Memory>)>>,
     reserved: AtomicUsize,
     quota_told: AtomicBool,
+    /// Its client is asked to move what it has here elsewhere.
+    pub is_to_move: AtomicBool,
     pool: Arc<Pool>,
 }
 
@@ -131,6 +134,7 @@ impl Session {
             attached: Mutex::default(),
             reserved: AtomicUsize::new(0),
             quota_told: AtomicBool::new(false),
+            is_to_move: AtomicBool::new(false),
             pool: Arc::clone(pool),
         })
     }
@@ -254,7 +258,7 @@ impl Session {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1))
             .is_ok();
         let taken = self.pool.take(self.number, &self.tenant, set_aside);
-        let chunk = Arc::new(taken.map_err(|_| ErrorCode::Full)?);
+        let chunk = taken.map_err(|_| ErrorCode::Full)?;
         chunks.insert(number, Arc::clone(&chunk));
         Ok((chunk, at))
     }
@@ -286,10 +290,15 @@ impl Session {
         Ok(())
     }
 
+    /// Chunks that it has.
+    pub fn chunks(&self) -> usize {
+        lock(&self.memory.chunks).len()
+    }
+
     /// Usage of the session.
     pub fn usage(&self) -> SessionUsage {
         let pool = self.pool.usage();
-        let free = pool.total - pool.used - pool.reserved;
+        let free = pool.free();
         let under_quota = self.tenant.under_quota();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SessionUsage {
@@ -301,7 +310,7 @@ impl Session {
             writes: count(&self.counters.writes),
             read_bytes: count(&self.counters.read_bytes),
             written_bytes: count(&self.counters.written_bytes),
-            is_draining: self.pool.is_closed(),
+            is_draining: self.pool.is_closed() || self.is_to_move.load(Ordering::SeqCst),
             is_at_quota: under_quota == Some(0),
         }
     }

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use hiroma_far_wire::CHUNK;
 use hiroma_policy::lending::share::Holding;
 
 use crate::registry::TenantStats;
+use crate::session::lock;
 
 /// What tenants may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Tenant {
     /// Chunks set aside for it.
     pub reserved: AtomicUsize,
     pub sessions: AtomicUsize,
+    /// What it had when memory became short, and for the how many-th time that was.
+    held_then: Mutex<(u64, usize)>,
 }
 
 impl Tenant {
@@ -50,6 +53,7 @@ impl Tenant {
             used: AtomicUsize::new(0),
             reserved: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
+            held_then: Mutex::default(),
         })
     }
 
@@ -74,6 +78,16 @@ impl Tenant {
             quota_bytes: self.quota.map(bytes),
             weight: self.weight,
         }
+    }
+
+    /// What it had when memory became short for the `shortage`-th time: it gets nothing in between
+    /// without asking.
+    pub fn held_then(&self, shortage: u64) -> usize {
+        let mut then = lock(&self.held_then);
+        if then.0 != shortage {
+            *then = (shortage, self.held());
+        }
+        then.1
     }
 
     pub fn held(&self) -> usize {

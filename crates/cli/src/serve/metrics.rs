@@ -51,10 +51,16 @@ fn memory(writer: &mut Writer, server: &ServerHandle) -> fmt::Result {
     for (name, help, bytes) in [
         ("server_lent", "Memory that is lent", stats.capacity_bytes),
         ("server_used", "Of this, what has data of clients", stats.used_bytes),
+        ("server_spilled", "Of what is used, what is on the disk", stats.spilled_bytes),
         ("server_promised", "Of this, what is set aside for clients", stats.reserved_bytes),
     ] {
         writer.gauge(name, help, Some(Unit::Bytes), [(vec![], bytes)])?;
     }
+    let help = "Memory that was given back because the machine needed it";
+    let given = [(vec![], server.given_back_bytes())];
+    writer.counter("server_given_back", help, Some(Unit::Bytes), given)?;
+    let short = [(vec![], u64::from(stats.is_short))];
+    writer.gauge("server_short", "The machine needs its memory", None, short)?;
     let draining = u64::from(server.is_draining());
     writer.gauge("server_draining", "Takes no new blocks", None, [(vec![], draining)])
 }

@@ -58,6 +58,27 @@ pub fn grant(asked: u64, tenant: &Holding, lent: &Lent) -> Grant {
     }
 }
 
+/// Chunks that a tenant gets beyond what it has, at least, while memory is short.
+const SLACK_MIN: u64 = 32;
+/// The same as a part of what it has.
+const SLACK: u64 = 8;
+
+/// How much of `asked` a tenant gets while the machine needs its memory and there is a disk.
+/// `held_then` is what it had when that began. One that rewrites what it has needs a little more at
+/// times, and would fail without it; nobody gets more than that.
+pub fn grant_while_short(asked: u64, tenant: &Holding, held_then: u64) -> Grant {
+    let under_quota = tenant.quota.map_or(u64::MAX, |quota| quota.saturating_sub(tenant.held));
+    if under_quota == 0 {
+        return Grant::Quota;
+    }
+    let slack = if held_then > 0 { SLACK_MIN.max(held_then / SLACK) } else { 0 };
+    let left = (held_then + slack).saturating_sub(tenant.held);
+    match asked.min(under_quota).min(left.div_ceil(2)) {
+        0 => Grant::Full,
+        chunks => Grant::Chunks(chunks),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,6 +109,20 @@ mod tests {
             (held, lent.left) = (held + chunks, lent.left - chunks);
         }
         assert_eq!((held, lent.left), (160, 0));
+    }
+
+    #[test]
+    fn only_who_has_something_gets_a_little_more_while_memory_is_short() {
+        assert_eq!(grant_while_short(64, &holding(0, None), 0), Grant::Full);
+        let mut held = 800;
+        while let Grant::Chunks(chunks) = grant_while_short(64, &holding(held, None), 800) {
+            held += chunks;
+        }
+        assert_eq!(held, 900);
+        assert_eq!(grant_while_short(64, &holding(900, Some(900)), 900), Grant::Quota);
+        assert_eq!(grant_while_short(64, &holding(10, None), 10), Grant::Chunks(16));
+        // What it has freed in the meantime it may have again.
+        assert_eq!(grant_while_short(64, &holding(700, None), 800), Grant::Chunks(64));
     }
 
     #[test]
