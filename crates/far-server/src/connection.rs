@@ -18,6 +18,7 @@ use hiroma_far_wire::{
 };
 use hiroma_sys::hugepool::PoolRange;
 use hiroma_sys::sockets;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::Server;
 use crate::activity::{Refused, RequestKind};
@@ -25,6 +26,7 @@ use crate::chunk::{Place, range};
 use crate::registry::Guest;
 use crate::seat::Seat;
 use crate::session::{Lane, Session};
+use crate::tenant::Tenant;
 
 /// Time within which a peer must authenticate.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +38,9 @@ const SPIN_TIME: Duration = Duration::from_micros(60);
 const SPIN_CREDIT_MAX: i32 = 16;
 /// Replies that are held back while more requests are pending.
 const HELD_BYTES_MAX: usize = 64 * HEADER_BYTES;
+
+/// Bytes that are copied in one turn.
+const PIECE: usize = 256 << 10;
 
 /// Why a connection ends.
 enum End {
@@ -327,7 +332,9 @@ impl Connection<'_> {
             Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
         self.tx.extend_from_slice(&header.encode());
         match (&*place, filed) {
-            (Place::Memory(number), _) => self.send_with(*number, at, len as usize)?,
+            (Place::Memory(number), _) => {
+                self.send_with(&session.tenant, *number, at, len as usize)?
+            }
             (_, Some(bytes)) => {
                 drop(place);
                 self.tx.extend_from_slice(&bytes);
@@ -346,18 +353,23 @@ impl Connection<'_> {
     }
 
     /// Sends what is held back and then a range of a chunk in memory.
-    fn send_with(&mut self, number: u32, at: usize, len: usize) -> io::Result<()> {
+    fn send_with(&mut self, tenant: &Tenant, number: u32, at: usize, len: usize) -> io::Result<()> {
         let (mut head, mut done) = (0, 0);
+        let pool = self.server.registry.pool();
         while head < self.tx.len() || done < len {
-            let range = range(number, at + done, len - done);
-            let sent = match self.server.registry.pool().memory.send(
-                self.stream.as_fd(),
-                &self.tx[head..],
-                range,
-            ) {
+            let turn = pool.turn(tenant);
+            let (left, is_free) = (len - done, turn.is_free());
+            let range = range(number, at + done, if is_free { left } else { left.min(PIECE) });
+            let sent = pool.memory.send(self.stream.as_fd(), &self.tx[head..], range, is_free);
+            drop(turn);
+            let sent = match sent {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    writable(&self.stream)?;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             let of_head = sent.min(self.tx.len() - head);
@@ -389,7 +401,7 @@ impl Connection<'_> {
         };
         let place = chunk.place();
         if let Place::Memory(number) = *place {
-            self.receive_into(number, at, len)?;
+            self.receive_into(&session.tenant, number, at, len)?;
             drop(place);
         } else {
             drop(place);
@@ -424,7 +436,13 @@ impl Connection<'_> {
     }
 
     /// Receives a payload, and as much of the next header as is available.
-    fn receive_into(&mut self, number: u32, at: usize, len: usize) -> Result<(), End> {
+    fn receive_into(
+        &mut self,
+        tenant: &Tenant,
+        number: u32,
+        at: usize,
+        len: usize,
+    ) -> Result<(), End> {
         debug_assert!(
             self.rx_start == self.rx_end,
             "a connection that may write receives no byte of a payload with a header"
@@ -433,7 +451,7 @@ impl Connection<'_> {
         while done < len {
             let range = range(number, at + done, len - done);
             let received =
-                self.receive(|connection, wait| connection.receive_payload(range, wait))?;
+                self.receive(|connection, wait| connection.receive_payload(tenant, range, wait))?;
             let of_payload = received.min(len - done);
             self.wire.inbound().payload_received(of_payload);
             done += of_payload;
@@ -442,9 +460,31 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn receive_payload(&mut self, range: PoolRange, wait: bool) -> io::Result<usize> {
-        let memory = &self.server.registry.pool().memory;
-        memory.receive(self.stream.as_fd(), range, &mut self.rx[..HEADER_BYTES], wait)
+    fn receive_payload(
+        &mut self,
+        tenant: &Tenant,
+        range: PoolRange,
+        wait: bool,
+    ) -> io::Result<usize> {
+        let pool = self.server.registry.pool();
+        loop {
+            let turn = pool.turn(tenant);
+            if turn.is_free() {
+                let head = &mut self.rx[..HEADER_BYTES];
+                return pool.memory.receive(self.stream.as_fd(), range, head, wait);
+            }
+            let piece = PoolRange { len: range.len.min(PIECE), ..range };
+            // The next header follows the last bytes only.
+            let tail = if piece == range { HEADER_BYTES } else { 0 };
+            let received =
+                pool.memory.receive(self.stream.as_fd(), piece, &mut self.rx[..tail], false);
+            drop(turn);
+            let is_early = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+            if !wait || !received.as_ref().is_err_and(is_early) {
+                return received;
+            }
+            readable(&self.stream)?;
+        }
     }
 
     /// Receives and discards a payload that has no destination.
@@ -567,5 +607,22 @@ impl Connection<'_> {
                 Ok(count) => left -= count.min(left),
             }
         }
+    }
+}
+
+/// Waits until the socket takes more.
+fn writable(stream: &TcpStream) -> io::Result<()> {
+    wait_for(stream, PollFlags::OUT)
+}
+
+/// Waits until something has arrived.
+fn readable(stream: &TcpStream) -> io::Result<()> {
+    wait_for(stream, PollFlags::IN)
+}
+
+fn wait_for(stream: &TcpStream, what: PollFlags) -> io::Result<()> {
+    match poll(&mut [PollFd::new(stream, what)], None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

@@ -16,6 +16,7 @@ mod seat;
 mod session;
 mod spill;
 mod tenant;
+mod turns;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};

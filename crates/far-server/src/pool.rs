@@ -14,6 +14,7 @@ use crate::chunk::Chunk;
 use crate::session::lock;
 use crate::spill::{Filed, Spill};
 use crate::tenant::Tenant;
+use crate::turns::{Turn, Turns};
 
 /// Free chunks of one session that keep their memory, for its next request.
 const WARM_CHUNKS_MAX: usize = 64;
@@ -30,6 +31,9 @@ pub struct Pool {
     total: usize,
     /// No chunk is lent any more.
     closed: AtomicBool,
+    /// Weights of the tenants that have sessions.
+    weights: AtomicU64,
+    turns: Turns,
     /// Chunks on loan.
     listed: Mutex<HashMap<u64, Weak<Chunk>>>,
     next_id: AtomicU64,
@@ -60,8 +64,6 @@ struct Books {
     is_short: bool,
     /// How often it has become short.
     shortages: u64,
-    /// Weights of the tenants that have sessions.
-    weights: u64,
 }
 
 /// Usage of the pool.
@@ -98,7 +100,6 @@ impl Pool {
             allowed: chunks,
             is_short: false,
             shortages: 0,
-            weights: 0,
         };
         Ok(Arc::new(Pool {
             memory: HugePool::new(chunks * CHUNK)?,
@@ -106,6 +107,8 @@ impl Pool {
             taken: Condvar::new(),
             total: chunks,
             closed: AtomicBool::new(false),
+            weights: AtomicU64::new(0),
+            turns: Turns::new(),
             listed: Mutex::default(),
             next_id: AtomicU64::new(0),
             spill,
@@ -212,11 +215,16 @@ impl Pool {
         self.closed.load(Ordering::SeqCst)
     }
 
+    /// Waits for a tenant's turn to copy.
+    pub fn turn<'a>(&self, tenant: &'a Tenant) -> Turn<'a> {
+        self.turns.take(tenant, self.weights.load(Ordering::Relaxed), self.now_ms())
+    }
+
     /// A session of a tenant begins.
     pub fn enter(&self, tenant: &Tenant) {
-        let mut books = self.books();
+        let _books = self.books();
         if tenant.sessions.fetch_add(1, Ordering::SeqCst) == 0 {
-            books.weights += u64::from(tenant.weight);
+            self.weights.fetch_add(u64::from(tenant.weight), Ordering::SeqCst);
         }
     }
 
@@ -226,7 +234,7 @@ impl Pool {
         books.reserved -= reserved;
         tenant.reserved.fetch_sub(reserved, Ordering::SeqCst);
         if tenant.sessions.fetch_sub(1, Ordering::SeqCst) == 1 {
-            books.weights -= u64::from(tenant.weight);
+            self.weights.fetch_sub(u64::from(tenant.weight), Ordering::SeqCst);
         }
     }
 
@@ -258,7 +266,11 @@ impl Pool {
     fn lent(&self, books: &Books) -> Lent {
         let left = books.allowed.saturating_sub(books.used + books.reserved);
         let total = books.allowed + books.filed;
-        Lent { total: total as u64, left: left as u64, weights: books.weights }
+        Lent {
+            total: total as u64,
+            left: left as u64,
+            weights: self.weights.load(Ordering::SeqCst),
+        }
     }
 
     /// A chunk for session `owner`, from its reservation if `reserved`. Its content is zeros or the
@@ -491,7 +503,7 @@ mod tests {
         let mut seen = [0; 6];
         for (owner, expected) in [(1, b"secret"), (2, &[0; 6])] {
             let chunk = pool.take(owner, &who, false).unwrap();
-            pool.memory.send(theirs.as_fd(), b"", range(number(&chunk), 0, 6)).unwrap();
+            pool.memory.send(theirs.as_fd(), b"", range(number(&chunk), 0, 6), true).unwrap();
             ours.read_exact(&mut seen).unwrap();
             assert_eq!(&seen, expected);
         }

@@ -10,6 +10,7 @@ use hiroma_policy::lending::share::Holding;
 
 use crate::registry::TenantStats;
 use crate::session::lock;
+use crate::turns::Running;
 
 /// What tenants may have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +39,7 @@ pub struct Tenant {
     pub sessions: AtomicUsize,
     /// What it had when memory became short, and for the how many-th time that was.
     held_then: Mutex<(u64, usize)>,
+    pub running: Running,
 }
 
 impl Tenant {
@@ -54,6 +56,7 @@ impl Tenant {
             reserved: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             held_then: Mutex::default(),
+            running: Running::default(),
         })
     }
 

@@ -104,9 +104,15 @@ impl HugePool {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends `head` and then `range`, waiting for buffer space. Returns the number of bytes that
-    /// were accepted.
-    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: PoolRange) -> io::Result<usize> {
+    /// Sends `head` and then `range`, waiting for buffer space if `wait`. Returns the number of bytes
+    /// that were accepted.
+    pub fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        range: PoolRange,
+        wait: bool,
+    ) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec { iov_base: self.pointer(range), iov_len: range.len },
@@ -115,9 +121,10 @@ impl HugePool {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
+        let flags = libc::MSG_NOSIGNAL | if wait { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: both parts are mapped and readable during the call, and `sendmsg` does not write
         // to them.
-        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
@@ -223,11 +230,11 @@ mod tests {
             io::ErrorKind::WouldBlock
         );
         let mut echo = [0; 10];
-        assert_eq!(pool.send(theirs.as_fd(), b"> ", range).unwrap(), 10);
+        assert_eq!(pool.send(theirs.as_fd(), b"> ", range, true).unwrap(), 10);
         ours.read_exact(&mut echo).unwrap();
         assert_eq!(&echo, b"> hall and");
         pool.discard(PoolRange { at: EXTENT, len: EXTENT }).unwrap();
-        pool.send(theirs.as_fd(), b"", range).unwrap();
+        pool.send(theirs.as_fd(), b"", range, true).unwrap();
         ours.read_exact(&mut echo[..8]).unwrap();
         assert_eq!(&echo[..8], &[0; 8]);
     }

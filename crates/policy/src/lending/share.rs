@@ -58,6 +58,13 @@ pub fn grant(asked: u64, tenant: &Holding, lent: &Lent) -> Grant {
     }
 }
 
+/// In how many threads a tenant copies at a time, while others do too: its share of the processors
+/// by weight, and one at least.
+pub fn threads(processors: usize, weight: u32, weights: u64) -> usize {
+    let weights = weights.max(u64::from(weight)).max(1);
+    usize::try_from(processors as u64 * u64::from(weight) / weights).unwrap_or(processors).max(1)
+}
+
 /// Chunks that a tenant gets beyond what it has, at least, while memory is short.
 const SLACK_MIN: u64 = 32;
 /// The same as a part of what it has.
@@ -109,6 +116,13 @@ mod tests {
             (held, lent.left) = (held + chunks, lent.left - chunks);
         }
         assert_eq!((held, lent.left), (160, 0));
+    }
+
+    #[test]
+    fn processors_are_shared_by_weight() {
+        assert_eq!((threads(2, 1, 2), threads(2, 1, 100), threads(2, 1, 1)), (1, 1, 2));
+        assert_eq!((threads(16, 3, 4), threads(16, 1, 4)), (12, 4));
+        assert_eq!(threads(4, 1, 0), 4);
     }
 
     #[test]
