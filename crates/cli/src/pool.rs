@@ -303,7 +303,8 @@ fn table(pool: &PoolView) -> String {
         sum(|member| member.free_bytes)
     )];
     let mut rows = vec![
-        ["MEMBER", "ADDRESS", "STATE", "LENT", "FREE", "CLIENTS", "LABELS"].map(str::to_owned),
+        ["MEMBER", "ADDRESS", "STATE", "LENT", "FREE", "ON DISK", "CLIENTS", "LABELS"]
+            .map(str::to_owned),
     ];
     for row in &pool.members {
         let member = &row.member;
@@ -314,19 +315,23 @@ fn table(pool: &PoolView) -> String {
             state(row).to_owned(),
             Bytes(member.lent_bytes).to_string(),
             Bytes(member.free_bytes).to_string(),
+            Bytes(member.spilled_bytes).to_string(),
             row.clients.as_ref().map_or("-".to_owned(), |clients| clients.len().to_string()),
             labels.join(","),
         ]);
     }
     lines.extend(aligned(&rows));
-    let mut clients = vec![["CLIENT", "MEMBER", "USES", "READ", "WRITTEN"].map(str::to_owned)];
+    let titles = ["CLIENT", "TENANT", "MEMBER", "USES", "QUOTA", "READ", "WRITTEN"];
+    let mut clients = vec![titles.map(str::to_owned)];
     for row in &pool.members {
         for client in row.clients.iter().flatten() {
-            let name = if client.name.is_empty() { &client.peer } else { &client.name };
+            let name = if client.name.is_empty() { "-" } else { &client.name };
             clients.push([
-                name.clone(),
+                client.peer.clone(),
+                name.to_owned(),
                 row.member.name.clone(),
                 Bytes(client.used_bytes).to_string(),
+                client.quota_bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string()),
                 Bytes(client.read_bytes).to_string(),
                 Bytes(client.written_bytes).to_string(),
             ]);

@@ -1,27 +1,32 @@
 //! `hiroma serve`: lends memory until it is stopped.
 
+mod elastic;
 mod metrics;
 
 use std::io::{Write, stderr, stdout};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::elastic::{Memory, Spill};
 use anyhow::{Context, Result};
 use hiroma_command::{refuse, show};
 use hiroma_far_server::{
-    Answers, Log, ServeOptions, ServerHandle, ServerStats, SessionStats, load_key, serve,
+    Answers, LEASE_MIN, Log, Quotas, ServeOptions, ServerHandle, ServerStats, SessionStats,
+    load_key, serve,
 };
+use hiroma_far_wire::check_tenant;
 use hiroma_metrics::{Endpoint, registry_of};
 use hiroma_pool::{
     Answer, ClientView, Condition, Discovery, Membership, Options, Request, parse_labels,
 };
 use hiroma_sys::host::memory::Limits;
-use hiroma_units::{Bytes, SizeSpec};
+use hiroma_sys::quiet::memory::recent_pressure;
+use hiroma_units::{Bytes, EXTENT, parse_time};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -42,18 +47,38 @@ Examples:
   hiroma serve --listen 10.0.0.1:7070 --memory 50% --key-file hiroma.key
   hiroma serve --listen 10.0.0.2:7070 --memory 50% --key-file hiroma.key --join 10.0.0.1:7070
   hiroma serve --memory 8G --metrics :9467
+  hiroma serve --memory auto --spill /srv/scratch:20G
 and on another machine, with a copy of the key:
   hiroma run --store tcp://10.0.0.1:7070 --key-file hiroma.key --local 1G -- PROGRAM")]
 pub struct Args {
     /// Address and port to listen on; port 0 picks a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7070")]
     listen: String,
-    /// Memory to lend: a size, or a share of the machine's memory or the cgroup's limit
-    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
-    memory: SizeSpec,
+    /// Memory to lend: a size, a share of the machine's memory or the cgroup's limit, or auto: what is
+    /// free except for an eighth, following the machine's programs. When these need memory, it is given
+    /// back within about a second: programs with --copies are asked to move away, and the blocks that
+    /// were not used for the longest time are written to --spill
+    #[arg(long, value_name = "SIZE|auto", allow_hyphen_values = true)]
+    memory: Memory,
+    /// With --memory auto: directory on a disk for blocks that there is no memory for, and the most to
+    /// store there (default: half of what is free there); none for no such directory
+    #[arg(long, value_name = "DIR[:SIZE]|none", default_value = "/var/tmp")]
+    spill: Spill,
     /// File with the shared key that clients must have
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
+    /// Memory that a tenant may have here at most: NAME=SIZE for one that `hiroma run --tenant NAME`
+    /// names, SIZE for each other one; may be given several times. For a tenant that has used up its
+    /// quota, this server is full
+    #[arg(long = "quota", value_name = "[NAME=]SIZE", value_parser = parse_quota)]
+    quotas: Vec<(String, Bytes)>,
+    /// Weight of a tenant when memory is short, as alice=3; others have 1
+    #[arg(long = "weight", value_name = "NAME=N", value_parser = parse_weight)]
+    weights: Vec<(String, u32)>,
+    /// How long a client may give no sign of life, because its machine or the network has failed,
+    /// until what it had here is freed. A client that comes back later is refused
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_lease)]
+    lease: Duration,
     /// Become a member of the pool of these members; any of them is enough
     #[arg(long, value_name = "HOST:PORT[,...]", value_delimiter = ',')]
     join: Vec<String>,
@@ -79,13 +104,61 @@ pub struct Args {
     quiet: bool,
 }
 
+/// The tenant of a quota; empty: each that has none of its own.
+fn parse_quota(text: &str) -> Result<(String, Bytes), String> {
+    let (name, size) = text.split_once('=').unwrap_or(("", text));
+    if text.contains('=') {
+        check_tenant(name).map_err(|error| error.to_string())?;
+    }
+    let bytes: Bytes =
+        size.parse().map_err(|error: hiroma_units::ParseSizeError| error.to_string())?;
+    if bytes.0 < EXTENT as u64 {
+        return Err(format!("{bytes} is too little: memory is lent in chunks of 2MiB"));
+    }
+    Ok((name.to_owned(), bytes))
+}
+
+fn parse_weight(text: &str) -> Result<(String, u32), String> {
+    let (name, weight) = text.split_once('=').ok_or("write NAME=N, as in alice=3")?;
+    check_tenant(name).map_err(|error| error.to_string())?;
+    match weight.parse() {
+        Ok(weight @ 1..=1000) => Ok((name.to_owned(), weight)),
+        _ => Err(format!("`{weight}` is not a weight: 1 to 1000")),
+    }
+}
+
+fn parse_lease(text: &str) -> Result<Duration, String> {
+    let lease = parse_time(text).map_err(|error| error.to_string())?;
+    if (LEASE_MIN..=LEASE_MAX).contains(&lease) {
+        return Ok(lease);
+    }
+    Err("a lease is 2s to 24h: within less, a client that lives could not be told from one that does not".to_owned())
+}
+
+/// What tenants may have.
+fn quotas(args: &Args) -> Quotas {
+    let (named, default): (Vec<_>, Vec<_>) =
+        args.quotas.iter().cloned().partition(|(name, _)| !name.is_empty());
+    Quotas {
+        default_bytes: default.last().map(|(_, bytes)| bytes.0),
+        bytes: named.into_iter().map(|(name, bytes)| (name, bytes.0)).collect(),
+        weights: args.weights.iter().cloned().collect(),
+    }
+}
+
+/// The longest lease.
+const LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// How often the server reports how full it is, if that has changed.
 const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Serves until a signal arrives.
 pub fn main(args: Args) -> Result<ExitCode> {
     let whole = Limits::read()?.whole();
-    let memory = args.memory.of(whole);
+    let (memory, elastic) = match args.memory {
+        Memory::Fixed(size) => (size.of(whole), None),
+        Memory::Auto => (whole, Some(elastic::of_machine(whole, &args.spill)?)),
+    };
     if memory > whole {
         return Err(refuse(format!(
             "--memory {memory} is more than the {whole} of memory there is here: lend less, and leave some for the system"
@@ -104,10 +177,12 @@ pub fn main(args: Args) -> Result<ExitCode> {
     let options = ServeOptions {
         listen: args.listen.clone(),
         memory_bytes: memory.0,
+        elastic,
         key_file: args.key_file.clone(),
+        lease: args.lease,
+        quotas: quotas(&args),
         log: Arc::clone(&log),
         answers: Some(place.answers()),
-        ..ServeOptions::default()
     };
     let server = Arc::new(serve(options).map_err(|error| refuse(error.to_string()))?);
     let _ = place.server.set(Arc::clone(&server));
@@ -174,13 +249,16 @@ impl Place {
     fn condition(&self) -> Condition {
         let Some(server) = self.server.get() else { return Condition::default() };
         let stats = server.stats();
-        let chunks = |bytes: u64| (bytes / hiroma_units::EXTENT as u64) as u32;
+        let chunks = |bytes: u64| (bytes / EXTENT as u64) as u32;
         let taken = stats.used_bytes + stats.reserved_bytes;
+        let pressure = recent_pressure(Path::new("/")).map_or(0.0, |recent| recent.some);
         Condition {
             lent_chunks: chunks(stats.capacity_bytes),
             free_chunks: chunks(stats.capacity_bytes.saturating_sub(taken)),
+            spilled_chunks: chunks(stats.spilled_bytes),
+            pressure: (pressure * 100.0) as u8,
+            refusing: stats.is_short,
             draining: server.is_draining(),
-            ..Condition::default()
         }
     }
 
@@ -214,7 +292,7 @@ impl Place {
                     "this server is no member of a pool (yet); if it listens on every address, start it with --advertise".to_owned(),
                 ),
             },
-            Request::Clients => Answer::Clients(server.stats().sessions.iter().map(client).collect()),
+            Request::Clients => Answer::Clients(clients(&server.stats())),
             Request::Drain(draining) => {
                 server.set_draining(*draining);
                 self.say_condition();
@@ -224,14 +302,22 @@ impl Place {
     }
 }
 
-fn client(session: &SessionStats) -> ClientView {
+fn clients(stats: &ServerStats) -> Vec<ClientView> {
+    stats.sessions.iter().map(|session| client(session, stats)).collect()
+}
+
+fn client(session: &SessionStats, stats: &ServerStats) -> ClientView {
     let usage = &session.usage;
+    let tenant = stats.tenants.iter().find(|tenant| tenant.number == session.tenant_number);
     ClientView {
         number: session.number,
-        name: String::new(),
+        name: session.tenant.clone(),
         peer: session.peer.clone(),
         connections: session.connections,
-        used_bytes: usage.used_chunks * hiroma_units::EXTENT as u64,
+        used_bytes: usage.used_chunks * EXTENT as u64,
+        tenant_bytes: tenant.map_or(0, |tenant| tenant.used_bytes + tenant.reserved_bytes),
+        quota_bytes: tenant.and_then(|tenant| tenant.quota_bytes),
+        weight: tenant.map_or(1, |tenant| tenant.weight),
         read_bytes: usage.read_bytes,
         written_bytes: usage.written_bytes,
         reads: usage.reads,
@@ -280,8 +366,12 @@ fn advertised(text: &str) -> Result<SocketAddr> {
 
 /// Lines that report how full the server is, and the usage of each client.
 fn account(stats: &ServerStats) -> Vec<String> {
+    let spilled = match stats.spilled_bytes {
+        0 => String::new(),
+        bytes => format!(", {} of it on the disk", Bytes(bytes)),
+    };
     let whole = format!(
-        "{} of {} in use by {} clients",
+        "{} of {} in use by {} clients{spilled}",
         Bytes(stats.used_bytes),
         Bytes(stats.capacity_bytes),
         stats.sessions.len()
@@ -289,10 +379,15 @@ fn account(stats: &ServerStats) -> Vec<String> {
     let clients = stats.sessions.iter().map(|session| {
         let usage = &session.usage;
         format!(
-            "client {} ({}): {} in use, {} written in {} requests, {} read in {} requests",
+            "client {}{} ({}): {} in use, {} written in {} requests, {} read in {} requests",
             session.number,
+            if session.tenant.is_empty() {
+                String::new()
+            } else {
+                format!(" of {}", session.tenant)
+            },
             session.peer,
-            Bytes(usage.used_chunks * hiroma_units::EXTENT as u64),
+            Bytes(usage.used_chunks * EXTENT as u64),
             Bytes(usage.written_bytes),
             show::count(usage.writes),
             Bytes(usage.read_bytes),

@@ -61,11 +61,11 @@ fn invalid_store_and_server_sizes_are_usage_errors() {
     let not_a_size = "`1Q` is not a size: write a number and a unit, like 512M, 1G or 1.5G (units are K, M, G, T; binary)";
     assert_usage_error(
         &["serve", "--memory", "0"],
-        &format!("error: invalid value '0' for '--memory <SIZE>': {not_positive}"),
+        &format!("error: invalid value '0' for '--memory <SIZE|auto>': {not_positive}"),
     );
     assert_usage_error(
         &["serve", "--memory", "1Q"],
-        &format!("error: invalid value '1Q' for '--memory <SIZE>': {not_a_size}"),
+        &format!("error: invalid value '1Q' for '--memory <SIZE|auto>': {not_a_size}"),
     );
     for (store, reason) in [("compressed:0", not_positive), ("file:/tmp:1Q", not_a_size)] {
         let text = format!("error: invalid value '{store}' for '--store <LIST>': {reason}");
@@ -73,6 +73,35 @@ fn invalid_store_and_server_sizes_are_usage_errors() {
     }
     let text = "error: invalid value 'tcp://a:70000' for '--store <LIST>': `a:70000` is not a server address: write HOST:PORT, as in tcp://10.0.0.2:7070";
     assert_usage_error(&["run", "--store", "tcp://a:70000", "--", "true"], text);
+}
+
+#[test]
+fn useless_tenants_quotas_and_leases_are_refused() {
+    let serve = |option: &'static str, value: &'static str, shown: &str, reason: &str| {
+        let text = format!("error: invalid value '{value}' for '{option} <{shown}>': {reason}");
+        assert_usage_error(&["serve", "--memory", "64M", option, value], &text);
+    };
+    let quota = "[NAME=]SIZE";
+    serve("--quota", "a=1K", quota, "1KiB is too little: memory is lent in chunks of 2MiB");
+    let name = "is not a name for a tenant: 1 to 63 letters, digits and . _ - are taken, a letter or digit first";
+    serve("--quota", "a b=1G", quota, &format!("`a b` {name}"));
+    serve("--weight", "a=0", "NAME=N", "`0` is not a weight: 1 to 1000");
+    serve("--weight", "3", "NAME=N", "write NAME=N, as in alice=3");
+    let lease = "a lease is 2s to 24h: within less, a client that lives could not be told from one that does not";
+    serve("--lease", "1s", "TIME", lease);
+    let text = "hiroma: --tenant alice is about servers, and none is named: add tcp://HOST:PORT to --store or use --pool, or leave --tenant out";
+    assert_refused(&["run", "--tenant", "alice", "--", "true"], 2, text);
+    let (code, stderr) = refusal([
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--memory",
+        "auto",
+        "--spill",
+        "/does/not/exist",
+    ]);
+    assert_eq!(code, Some(2));
+    assert!(stderr.contains("--spill /does/not/exist: cannot make a file there"), "{stderr}");
 }
 
 #[test]

@@ -61,6 +61,8 @@ impl RequestKind {
 pub enum Refused {
     /// There is no room for more blocks.
     Full,
+    /// Its tenant's quota is used up.
+    Quota,
     /// Its key is not the server's.
     Key,
     /// What it had here is gone.
@@ -77,8 +79,9 @@ pub enum Refused {
 
 impl Refused {
     /// All of them.
-    pub const ALL: [Refused; 7] = [
+    pub const ALL: [Refused; 8] = [
         Refused::Full,
+        Refused::Quota,
         Refused::Key,
         Refused::Session,
         Refused::Address,
@@ -89,7 +92,8 @@ impl Refused {
 
     /// Its name in metrics.
     pub fn name(self) -> &'static str {
-        ["full", "key", "session", "address", "connections", "protocol", "other"][self as usize]
+        ["full", "quota", "key", "session", "address", "connections", "protocol", "other"]
+            [self as usize]
     }
 
     pub(crate) fn of(code: ErrorCode) -> Refused {

@@ -18,13 +18,15 @@ use hiroma_far_wire::{
 };
 use hiroma_sys::hugepool::PoolRange;
 use hiroma_sys::sockets;
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::Server;
 use crate::activity::{Refused, RequestKind};
-use crate::pool::Chunk;
+use crate::chunk::{Place, range};
 use crate::registry::Guest;
 use crate::seat::Seat;
 use crate::session::{Lane, Session};
+use crate::tenant::Tenant;
 
 /// Time within which a peer must authenticate.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,6 +38,9 @@ const SPIN_TIME: Duration = Duration::from_micros(60);
 const SPIN_CREDIT_MAX: i32 = 16;
 /// Replies that are held back while more requests are pending.
 const HELD_BYTES_MAX: usize = 64 * HEADER_BYTES;
+
+/// Bytes that are copied in one turn.
+const PIECE: usize = 256 << 10;
 
 /// Why a connection ends.
 enum End {
@@ -112,6 +117,7 @@ struct Connection<'a> {
 impl Connection<'_> {
     fn serve(&mut self, peer: SocketAddr, guest: &Guest) -> Result<(), End> {
         sockets::tune(&self.stream)?;
+        sockets::probe_often(&self.stream)?;
         self.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
         self.stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
         let (token, number, purpose) = loop {
@@ -145,19 +151,19 @@ impl Connection<'_> {
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
         let lane = Lane::new(self.stream.try_clone()?);
-        let session = match self.server.registry.open(token, &peer.to_string(), &self.server.log) {
+        let who = self.wire.introduction();
+        let session = match self.server.registry.open(token, who, peer, &self.server.log) {
             Ok(session) => session,
-            Err(code) => {
-                self.refuse(
-                    code,
-                    "the server does not have this session (any more): its content is gone",
-                );
+            Err(reason) => {
+                self.refuse(ErrorCode::NoSession, &reason);
                 return Ok(());
             }
         };
         let result = match session.enter(number, &lane, LANE_PATIENCE) {
             Ok(()) => {
-                self.say(&Message::Opened { token: session.token, usage: session.usage() });
+                let lease_ms = self.server.registry.lease().as_millis() as u32;
+                let (token, usage) = (session.token, session.usage());
+                self.say(&Message::Opened { token, usage, lease_ms });
                 self.rx_max = if purpose == Purpose::Read { self.rx.len() } else { 0 };
                 self.serve_session(&session, purpose)
             }
@@ -197,12 +203,24 @@ impl Connection<'_> {
                 },
                 Message::Reserve { chunks } => {
                     let mut granted = session.reserve(chunks as usize);
-                    if granted == 0 && chunks > 0 {
+                    if granted == 0 && chunks > 0 && !session.usage().is_at_quota {
                         self.server.registry.make_room(&self.server.log);
                         granted = session.reserve(chunks as usize);
                     }
                     if granted == 0 && chunks > 0 {
-                        self.server.activity.refused(Refused::Full);
+                        let is_at_quota = session.usage().is_at_quota;
+                        self.server.activity.refused(if is_at_quota {
+                            Refused::Quota
+                        } else {
+                            Refused::Full
+                        });
+                        if is_at_quota && session.tell_quota() {
+                            (self.server.log)(&format!(
+                                "{}: {}",
+                                session.called(),
+                                session.quota_reached()
+                            ));
+                        }
                     }
                     self.say(&Message::Granted { chunks: granted as u32, usage: session.usage() });
                 }
@@ -293,30 +311,65 @@ impl Connection<'_> {
                 return Ok(());
             }
         };
+        let place = chunk.place();
+        let filed = match &*place {
+            Place::Memory(_) => None,
+            Place::File(filed) => Some(chunk.read_filed(filed, at, len as usize)),
+            Place::Lost => Some(Err(io::ErrorKind::InvalidData.into())),
+        };
+        let filed = match filed.transpose() {
+            Ok(filed) => filed,
+            Err(error) => {
+                drop(place);
+                self.fail_disk(&error);
+                return Ok(());
+            }
+        };
         session.counters.reads.fetch_add(1, Ordering::Relaxed);
         session.counters.read_bytes.fetch_add(u64::from(len), Ordering::Relaxed);
         self.server.activity.sent(len as usize);
         let header =
             Header { version: self.wire.version(), kind: Kind::ReadReply, id: self.id, addr, len };
         self.tx.extend_from_slice(&header.encode());
-        self.send_with(&chunk, at, len as usize)?;
+        match (&*place, filed) {
+            (Place::Memory(number), _) => {
+                self.send_with(&session.tenant, *number, at, len as usize)?
+            }
+            (_, Some(bytes)) => {
+                drop(place);
+                self.tx.extend_from_slice(&bytes);
+                self.flush()?;
+            }
+            (_, None) => unreachable!("only content in memory is sent from there"),
+        }
         self.seat.answered(len);
         Ok(())
     }
 
-    /// Sends what is held back and then a range of a chunk.
-    fn send_with(&mut self, chunk: &Chunk, at: usize, len: usize) -> io::Result<()> {
+    /// Content that was moved to the disk cannot be read or written there.
+    fn fail_disk(&mut self, error: &io::Error) {
+        (self.server.log)(&format!("the disk of moved memory: {error}"));
+        self.fail(ErrorCode::Other(0), &format!("the server had moved this to its disk: {error}"));
+    }
+
+    /// Sends what is held back and then a range of a chunk in memory.
+    fn send_with(&mut self, tenant: &Tenant, number: u32, at: usize, len: usize) -> io::Result<()> {
         let (mut head, mut done) = (0, 0);
+        let pool = self.server.registry.pool();
         while head < self.tx.len() || done < len {
-            let range = chunk.range(at + done, len - done);
-            let sent = match self.server.registry.pool().memory.send(
-                self.stream.as_fd(),
-                &self.tx[head..],
-                range,
-            ) {
+            let turn = pool.turn(tenant);
+            let (left, is_free) = (len - done, turn.is_free());
+            let range = range(number, at + done, if is_free { left } else { left.min(PIECE) });
+            let sent = pool.memory.send(self.stream.as_fd(), &self.tx[head..], range, is_free);
+            drop(turn);
+            let sent = match sent {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    writable(&self.stream)?;
+                    continue;
+                }
                 Err(error) => return Err(error),
             };
             let of_head = sent.min(self.tx.len() - head);
@@ -328,21 +381,33 @@ impl Connection<'_> {
     }
 
     fn write(&mut self, session: &Session, addr: u64, len: usize) -> Result<(), End> {
-        let mut place = session.find_or_take(addr, len);
-        if place.as_ref().is_err_and(|code| *code == ErrorCode::Full) {
+        let mut found = session.find_or_take(addr, len);
+        if found.as_ref().is_err_and(|code| *code == ErrorCode::Full) {
             self.server.registry.make_room(&self.server.log);
-            place = session.find_or_take(addr, len);
+            found = session.find_or_take(addr, len);
         }
-        match place {
-            Ok((chunk, at)) => self.receive_into(&chunk, at, len)?,
+        let (chunk, at) = match found {
+            Ok(found) => found,
             Err(code) => {
                 self.skip(len)?;
-                let reason = if code == ErrorCode::Full {
-                    "the server's memory is full"
-                } else {
-                    "a write must stay inside a chunk of its own session"
+                let reason = match code {
+                    ErrorCode::Full if session.usage().is_at_quota => session.quota_reached(),
+                    ErrorCode::Full => "the server's memory is full".to_owned(),
+                    _ => "a write must stay inside a chunk of its own session".to_owned(),
                 };
-                self.fail(code, reason);
+                self.fail(code, &reason);
+                return Ok(());
+            }
+        };
+        let place = chunk.place();
+        if let Place::Memory(number) = *place {
+            self.receive_into(&session.tenant, number, at, len)?;
+            drop(place);
+        } else {
+            drop(place);
+            let bytes = self.receive_vec(len)?;
+            if let Err(error) = chunk.write(at, &bytes) {
+                self.fail_disk(&error);
                 return Ok(());
             }
         }
@@ -353,17 +418,40 @@ impl Connection<'_> {
         Ok(())
     }
 
+    /// Receives a payload that does not go to the pool.
+    fn receive_vec(&mut self, len: usize) -> Result<Vec<u8>, End> {
+        use rustix::net::{RecvFlags, recv};
+        let mut bytes = vec![0; len];
+        let mut done = 0;
+        while done < len {
+            let rest = &mut bytes[done..];
+            let received = self.receive(|connection, wait| {
+                let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
+                Ok(recv(&connection.stream, &mut *rest, flags)?.0)
+            })?;
+            self.wire.inbound().payload_received(received);
+            done += received;
+        }
+        Ok(bytes)
+    }
+
     /// Receives a payload, and as much of the next header as is available.
-    fn receive_into(&mut self, chunk: &Chunk, at: usize, len: usize) -> Result<(), End> {
+    fn receive_into(
+        &mut self,
+        tenant: &Tenant,
+        number: u32,
+        at: usize,
+        len: usize,
+    ) -> Result<(), End> {
         debug_assert!(
             self.rx_start == self.rx_end,
             "a connection that may write receives no byte of a payload with a header"
         );
         let mut done = 0;
         while done < len {
-            let range = chunk.range(at + done, len - done);
+            let range = range(number, at + done, len - done);
             let received =
-                self.receive(|connection, wait| connection.receive_payload(range, wait))?;
+                self.receive(|connection, wait| connection.receive_payload(tenant, range, wait))?;
             let of_payload = received.min(len - done);
             self.wire.inbound().payload_received(of_payload);
             done += of_payload;
@@ -372,9 +460,31 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn receive_payload(&mut self, range: PoolRange, wait: bool) -> io::Result<usize> {
-        let memory = &self.server.registry.pool().memory;
-        memory.receive(self.stream.as_fd(), range, &mut self.rx[..HEADER_BYTES], wait)
+    fn receive_payload(
+        &mut self,
+        tenant: &Tenant,
+        range: PoolRange,
+        wait: bool,
+    ) -> io::Result<usize> {
+        let pool = self.server.registry.pool();
+        loop {
+            let turn = pool.turn(tenant);
+            if turn.is_free() {
+                let head = &mut self.rx[..HEADER_BYTES];
+                return pool.memory.receive(self.stream.as_fd(), range, head, wait);
+            }
+            let piece = PoolRange { len: range.len.min(PIECE), ..range };
+            // The next header follows the last bytes only.
+            let tail = if piece == range { HEADER_BYTES } else { 0 };
+            let received =
+                pool.memory.receive(self.stream.as_fd(), piece, &mut self.rx[..tail], false);
+            drop(turn);
+            let is_early = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+            if !wait || !received.as_ref().is_err_and(is_early) {
+                return received;
+            }
+            readable(&self.stream)?;
+        }
     }
 
     /// Receives and discards a payload that has no destination.
@@ -497,5 +607,22 @@ impl Connection<'_> {
                 Ok(count) => left -= count.min(left),
             }
         }
+    }
+}
+
+/// Waits until the socket takes more.
+fn writable(stream: &TcpStream) -> io::Result<()> {
+    wait_for(stream, PollFlags::OUT)
+}
+
+/// Waits until something has arrived.
+fn readable(stream: &TcpStream) -> io::Result<()> {
+    wait_for(stream, PollFlags::IN)
+}
+
+fn wait_for(stream: &TcpStream, what: PollFlags) -> io::Result<()> {
+    match poll(&mut [PollFd::new(stream, what)], None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }

@@ -1,16 +1,22 @@
 //! The memory server: lends memory to clients over TCP, in chunks of 2 MiB on huge pages.
 //!
 //! [`serve`] starts it; every connection has its own thread. A client's memory belongs to its
-//! *session*, which lives while it has a connection, and for a grace period after the last one
-//! broke. It is freed immediately when the client sends `Bye`.
+//! *session*, which is freed when the client sends `Bye`, or when its *lease* has run out: that is
+//! the time since the last sign of life on any connection. While the client's process exists, its
+//! kernel gives one each second, whether the process runs or is stopped.
 
 mod activity;
+mod chunk;
 mod connection;
+mod lend;
 mod options;
 mod pool;
 mod registry;
 mod seat;
 mod session;
+mod spill;
+mod tenant;
+mod turns;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,9 +29,12 @@ use hiroma_far_wire::{CHUNK, Key};
 use hiroma_units::Bytes;
 
 pub use activity::{Activity, Refused, RequestKind, TimesTaken};
+pub use lend::{Elastic, Gauge, Seen};
 pub use options::{Answers, Log, ServeOptions, ServerError, load_key};
-pub use registry::{ServerStats, SessionStats};
+pub use registry::{LEASE_MIN, ServerStats, SessionStats, TenantStats};
+pub use tenant::Quotas;
 
+use lend::{Given, Lender};
 use registry::{Guest, Registry};
 
 /// Maximum number of connections.
@@ -41,6 +50,7 @@ pub(crate) struct Server {
     pub log: Log,
     pub answers: Option<Answers>,
     pub stopping: AtomicBool,
+    pub given: Given,
 }
 
 /// A running server. It stops when this is dropped.
@@ -50,6 +60,7 @@ pub struct ServerHandle {
     accepting: Mutex<Option<JoinHandle<()>>>,
     tending: Mutex<Option<JoinHandle<()>>>,
     readying: Mutex<Option<JoinHandle<()>>>,
+    lending: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Starts a server, which runs in its own threads.
@@ -60,7 +71,8 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
     let local_addr = listener
         .local_addr()
         .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
-    let registry = Registry::new(chunks, options.grace)
+    let spill = options.open_spill()?;
+    let registry = Registry::new(chunks, options.lease, options.quotas, spill)
         .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
     let server = Arc::new(Server {
         registry,
@@ -69,8 +81,14 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         log: options.log,
         answers: options.answers,
         stopping: AtomicBool::new(false),
+        given: Given::default(),
     });
-    (server.log)(&format!("lending {} on {local_addr}", Bytes((chunks * CHUNK) as u64)));
+    let lender = options.elastic.map(Lender::new).map(|mut lender| {
+        lender.look(&server);
+        lender
+    });
+    let lent = (server.registry.pool().usage().total * CHUNK) as u64;
+    (server.log)(&format!("lending {} on {local_addr}", Bytes(lent)));
     let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
         std::thread::Builder::new()
             .name(name.to_owned())
@@ -86,9 +104,14 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         "hiroma-ready",
         Box::new(move || readier.registry.pool().keep_ready(&readier.stopping)),
     )?;
+    let lending = lender.map(|lender| {
+        let server = Arc::clone(&server);
+        spawn("hiroma-lend", Box::new(move || lender.run(&server)))
+    });
+    let lending = Mutex::new(lending.transpose()?);
     let [accepting, tending, readying] =
         [accepting, tending, readying].map(|thread| Mutex::new(Some(thread)));
-    Ok(ServerHandle { server, local_addr, accepting, tending, readying })
+    Ok(ServerHandle { server, local_addr, accepting, tending, readying, lending })
 }
 
 impl ServerHandle {
@@ -105,6 +128,11 @@ impl ServerHandle {
     /// What it has done since its start.
     pub fn activity(&self) -> &Activity {
         &self.server.activity
+    }
+
+    /// Memory that it has given back to its machine so far.
+    pub fn given_back_bytes(&self) -> u64 {
+        self.server.given.bytes.load(Ordering::Relaxed)
     }
 
     /// Takes no new blocks from now on, or (`false`) takes them again. What is there can be read,
@@ -133,7 +161,7 @@ impl ServerHandle {
 
     /// Waits until the server is stopped.
     pub fn wait(&self) {
-        for thread in [&self.accepting, &self.tending, &self.readying] {
+        for thread in [&self.accepting, &self.tending, &self.readying, &self.lending] {
             if let Some(thread) = thread.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 let _ = thread.join();
             }

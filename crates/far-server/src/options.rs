@@ -10,6 +10,11 @@ use hiroma_far_wire::{CHUNK, Key, KeyError};
 use hiroma_sys::host::memory;
 use hiroma_units::Bytes;
 
+use crate::lend::Elastic;
+use crate::registry::LEASE_MIN;
+use crate::spill::Spill;
+use crate::tenant::Quotas;
+
 /// Receives one line about an event, without a line end.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
 
@@ -23,10 +28,15 @@ pub struct ServeOptions {
     pub listen: String,
     /// Memory to lend, rounded down to whole chunks of 2 MiB.
     pub memory_bytes: u64,
+    /// Lends less than that while its machine needs the memory; none: always the same.
+    pub elastic: Option<Elastic>,
     /// File with the shared key.
     pub key_file: Option<PathBuf>,
-    /// How long a session is kept after its last connection broke without a `Bye`.
-    pub grace: Duration,
+    /// How long a session is kept without a sign of its client's life: after its last connection
+    /// broke without a `Bye`, or while nothing arrives on any.
+    pub lease: Duration,
+    /// What tenants may have.
+    pub quotas: Quotas,
     /// Answers queries about server and pool; none: they are refused.
     pub answers: Option<Answers>,
     /// Receives messages about clients that connect and disconnect.
@@ -38,8 +48,10 @@ impl Default for ServeOptions {
         ServeOptions {
             listen: "127.0.0.1:7070".to_owned(),
             memory_bytes: 1 << 30,
+            elastic: None,
             key_file: None,
-            grace: Duration::from_secs(60),
+            lease: LEASE_MIN,
+            quotas: Quotas::default(),
             answers: None,
             log: Arc::new(|_| {}),
         }
@@ -87,6 +99,9 @@ pub enum ServerError {
         "cannot reserve {memory} of address space: {source}; is there a limit on this shell (`ulimit -v`)?"
     )]
     Pool { memory: Bytes, source: io::Error },
+    /// The directory for what there is no memory for is not usable.
+    #[error("--spill {dir}: cannot make a file there: {source}; choose a directory on a disk with room", dir = dir.display())]
+    Spill { dir: PathBuf, source: io::Error },
     /// A thread could not be started.
     #[error("cannot start a thread: {source}; is there a limit on processes (`ulimit -u`)?")]
     Thread { source: io::Error },
@@ -103,6 +118,13 @@ pub fn load_key(path: &Path) -> Result<Key, ServerError> {
 impl ServeOptions {
     pub(crate) fn load_key(&self) -> Result<Option<Key>, ServerError> {
         self.key_file.as_deref().map(load_key).transpose()
+    }
+
+    pub(crate) fn open_spill(&self) -> Result<Option<Spill>, ServerError> {
+        let spill = self.elastic.as_ref().and_then(|elastic| elastic.spill.as_ref());
+        let Some((dir, most)) = spill else { return Ok(None) };
+        let opened = Spill::open(dir, *most);
+        opened.map(Some).map_err(|source| ServerError::Spill { dir: dir.clone(), source })
     }
 
     /// The number of chunks to lend.

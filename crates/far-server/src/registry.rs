@@ -1,22 +1,34 @@
 //! All sessions of a server, and the handling of those whose client is gone.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use hiroma_far_wire::{CHUNK, ErrorCode, SessionToken, SessionUsage};
+use hiroma_far_wire::{CHUNK, ErrorCode, Introduction, SessionToken, SessionUsage};
 use hiroma_sys::sockets;
 use hiroma_units::Bytes;
 
 use crate::pool::Pool;
 use crate::session::{Memory, Session, lock};
+use crate::spill::Spill;
+use crate::tenant::{Quotas, Tenant};
 use crate::{Log, Server};
 
 /// How often sessions without a client are checked.
-const TEND_INTERVAL: Duration = Duration::from_millis(200);
+const TEND_INTERVAL: Duration = Duration::from_millis(100);
+/// If nobody has looked for this long, the reason is that this process stood still, and the time
+/// does not count as the clients'.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+/// The shortest time after which a connection without any sign of life says something: an idle one
+/// has one each second.
+pub const LEASE_MIN: Duration = Duration::from_secs(2);
+/// How long a child that was announced may take to come, after its parent has said goodbye.
+const CHILD_PATIENCE: Duration = Duration::from_secs(10);
+/// Sessions that have ended are remembered, to say why they are gone.
+const ENDED_MAX: usize = 1024;
 
 /// Usage and requests of one client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +40,12 @@ pub struct SessionStats {
     pub peer: String,
     /// Open connections; 0 means that the session waits for its client to reconnect.
     pub connections: usize,
+    /// The name that it gave; empty if it gave none.
+    pub tenant: String,
+    /// The number of its tenant.
+    pub tenant_number: u64,
+    /// Whether it can move what it has here elsewhere.
+    pub moves: bool,
     /// Memory and requests.
     pub usage: SessionUsage,
 }
@@ -40,16 +58,45 @@ pub struct ServerStats {
     pub capacity_bytes: u64,
     /// Bytes in chunks that contain data.
     pub used_bytes: u64,
+    /// Of these, bytes in the file, because the machine needs its memory.
+    pub spilled_bytes: u64,
+    /// The machine needs its memory.
+    pub is_short: bool,
     /// Bytes reserved for clients.
     pub reserved_bytes: u64,
     /// One for each client.
     pub sessions: Vec<SessionStats>,
+    /// One for each tenant that has a session or memory.
+    pub tenants: Vec<TenantStats>,
+}
+
+/// Usage of one tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TenantStats {
+    /// Numbered from 1.
+    pub number: u64,
+    /// Its name; the address of its machine, if its clients gave none.
+    pub name: String,
+    /// Whether its clients gave a name.
+    pub is_named: bool,
+    /// Sessions that it has.
+    pub sessions: usize,
+    /// Bytes in chunks with its data.
+    pub used_bytes: u64,
+    /// Bytes reserved for it.
+    pub reserved_bytes: u64,
+    /// What it may have at most.
+    pub quota_bytes: Option<u64>,
+    /// Its share when memory is short, in relation to others.
+    pub weight: u32,
 }
 
 /// All sessions of a server.
 pub struct Registry {
     pool: Arc<Pool>,
-    grace: Duration,
+    lease: Duration,
+    quotas: Quotas,
     listed: Mutex<Listed>,
     stopping: AtomicBool,
     bell: Condvar,
@@ -62,8 +109,12 @@ struct Listed {
     memories: HashMap<SessionToken, Weak<Memory>>,
     /// Sockets of all connections, to shut them down.
     guests: BTreeMap<u64, TcpStream>,
+    /// By whether they have a name of their own, and their name.
+    tenants: BTreeMap<(bool, String), Weak<Tenant>>,
+    ended: VecDeque<(SessionToken, Instant)>,
     strangers: usize,
     next_number: u64,
+    next_tenant: u64,
     next_guest: u64,
 }
 
@@ -75,10 +126,16 @@ pub struct Guest {
 }
 
 impl Registry {
-    pub fn new(chunks: usize, grace: Duration) -> io::Result<Registry> {
+    pub fn new(
+        chunks: usize,
+        lease: Duration,
+        quotas: Quotas,
+        spill: Option<Spill>,
+    ) -> io::Result<Registry> {
         Ok(Registry {
-            pool: Pool::new(chunks)?,
-            grace,
+            pool: Pool::new(chunks, spill)?,
+            lease,
+            quotas,
             listed: Mutex::default(),
             stopping: AtomicBool::new(false),
             bell: Condvar::new(),
@@ -89,32 +146,43 @@ impl Registry {
         &self.pool
     }
 
+    /// How long a session is kept without a sign of its client's life.
+    pub fn lease(&self) -> Duration {
+        self.lease
+    }
+
     /// A new session, or the one that `token` identifies. It counts as present until its first
     /// connection has entered.
     pub fn open(
         &self,
         token: SessionToken,
-        peer: &str,
+        who: &Introduction,
+        peer: SocketAddr,
         log: &Log,
-    ) -> Result<Arc<Session>, ErrorCode> {
+    ) -> Result<Arc<Session>, String> {
         let mut listed = lock(&self.listed);
         if token == SessionToken::NEW {
             listed.next_number += 1;
+            let tenant = listed.tenant(&who.name, peer, &self.quotas);
             let session = Session::new(
                 listed.next_number,
                 SessionToken(sockets::random()),
-                peer.to_owned(),
+                peer.to_string(),
+                (tenant, who.moves),
                 &self.pool,
             );
             listed.memories.insert(session.token, Arc::downgrade(&session.memory));
             listed.sessions.insert(session.token, Arc::clone(&session));
-            log(&format!("client {} ({peer}) has come", session.number));
+            log(&format!("{} has come", session.called()));
             return Ok(session);
         }
-        let session = listed.sessions.get(&token).ok_or(ErrorCode::NoSession)?;
+        let Some(session) = listed.sessions.get(&token) else {
+            return Err(listed.why_gone(token, self.lease));
+        };
         let mut presence = lock(&session.presence);
         if presence.closed || presence.said_bye {
-            return Err(ErrorCode::NoSession);
+            drop(presence);
+            return Err(listed.why_gone(token, self.lease));
         }
         presence.opening += 1;
         presence.alone_since = None;
@@ -138,33 +206,87 @@ impl Registry {
         session.shut();
     }
 
+    /// What is left of the lease when a session is ended, so that its memory is free when the lease
+    /// has run out.
+    fn patience(&self) -> Duration {
+        self.lease - self.lease / 8
+    }
+
     /// Frees sessions that will not be used again: those that ended with a `Bye` immediately, the
-    /// others after the grace period.
+    /// others when their lease has run out.
     pub fn sweep(&self, log: &Log) {
         let mut gone = Vec::new();
         {
             let mut listed = lock(&self.listed);
-            listed.sessions.retain(|_, session| {
+            let Listed { sessions, ended, .. } = &mut *listed;
+            sessions.retain(|&token, session| {
                 let mut presence = lock(&session.presence);
-                let Some(since) = presence.alone_since else { return true };
+                let Some(since) = presence.alone_since else { return !presence.closed };
                 let done = presence.said_bye && presence.forks_due == 0;
-                let expired = since.elapsed() >= self.grace;
-                if done || expired {
+                let patience = if presence.said_bye {
+                    self.lease.max(CHILD_PATIENCE)
+                } else {
+                    self.patience()
+                };
+                if done || since.elapsed() >= patience {
                     presence.closed = true;
-                    gone.push(Arc::clone(session));
+                    gone.push((Arc::clone(session), done));
+                    ended.truncate(ENDED_MAX - 1);
+                    ended.push_front((token, Instant::now()));
                 }
                 !presence.closed
             });
             listed.memories.retain(|_, memory| memory.strong_count() > 0);
+            listed.tenants.retain(|_, tenant| tenant.strong_count() > 0);
         }
-        for session in gone {
+        for (session, done) in gone {
             let usage = session.usage();
             let held = Bytes(usage.used_chunks * CHUNK as u64);
             let (read, written) = (Bytes(usage.read_bytes), Bytes(usage.written_bytes));
+            let how = if done { "has gone" } else { "has vanished, and its lease has run out" };
             log(&format!(
-                "client {} ({}) has gone: {held} freed, {read} read, {written} written",
-                session.number, session.peer
+                "{} {how}: {held} freed, {read} read, {written} written",
+                session.called()
             ));
+        }
+    }
+
+    /// Ends the connections of clients whose machine gives no sign of life: it is gone, or cut off.
+    fn end_silent(&self, log: &Log) {
+        let limit = self.lease.max(LEASE_MIN);
+        let limit = limit - limit / 8;
+        let sessions: Vec<_> = lock(&self.listed).sessions.values().cloned().collect();
+        for session in sessions {
+            if session.is_silent(limit) && session.end_alone(self.patience()) {
+                log(&format!("{} gives no sign of life", session.called()));
+            }
+        }
+    }
+
+    /// Time in which this server stood still is not counted.
+    fn forgive_standstill(&self) {
+        for session in lock(&self.listed).sessions.values() {
+            let mut presence = lock(&session.presence);
+            presence.alone_since = presence.alone_since.map(|_| Instant::now());
+        }
+    }
+
+    /// Asks one more client that can to move what it has here elsewhere: the one that has most.
+    /// Returns which one.
+    pub fn ask_to_move(&self) -> Option<Arc<Session>> {
+        let sessions: Vec<_> = lock(&self.listed).sessions.values().cloned().collect();
+        let can = |session: &&Arc<Session>| {
+            session.moves && !session.is_to_move.load(Ordering::SeqCst) && session.chunks() > 0
+        };
+        let most = sessions.iter().filter(can).max_by_key(|session| session.chunks())?;
+        most.is_to_move.store(true, Ordering::SeqCst);
+        Some(Arc::clone(most))
+    }
+
+    /// There is memory again: nobody has to move.
+    pub fn stop_moves(&self) {
+        for session in lock(&self.listed).sessions.values() {
+            session.is_to_move.store(false, Ordering::SeqCst);
         }
     }
 
@@ -173,7 +295,7 @@ impl Registry {
     pub fn make_room(&self, log: &Log) {
         loop {
             let usage = self.pool.usage();
-            if usage.used + usage.reserved < usage.total || self.pool.is_closed() {
+            if usage.free() > 0 || self.pool.is_closed() {
                 return;
             }
             let oldest = {
@@ -187,10 +309,7 @@ impl Registry {
                 candidates.min_by_key(|(since, _)| *since).map(|(_, session)| Arc::clone(session))
             };
             let Some(session) = oldest else { return };
-            log(&format!(
-                "client {} ({}) went without a goodbye; its memory is needed",
-                session.number, session.peer
-            ));
+            log(&format!("{} went without a goodbye; its memory is needed", session.called()));
             let mut presence = lock(&session.presence);
             if presence.alone_since.is_some() {
                 presence.said_bye = true;
@@ -203,7 +322,16 @@ impl Registry {
 
     /// Main function of the thread that manages sessions without a client.
     pub fn tend(&self, log: &Log) {
+        let (mut looked, mut awake_since) = (Instant::now(), Instant::now());
         while !self.stopping.load(Ordering::SeqCst) {
+            if looked.elapsed() > STOOD_STILL {
+                awake_since = Instant::now();
+                self.forgive_standstill();
+            }
+            looked = Instant::now();
+            if awake_since.elapsed() >= self.lease.max(LEASE_MIN) {
+                self.end_silent(log);
+            }
             let listed = lock(&self.listed);
             drop(
                 self.bell
@@ -244,16 +372,51 @@ impl Registry {
             .map(|session| SessionStats {
                 number: session.number,
                 peer: session.peer.clone(),
+                tenant: session.tenant.given_name().to_owned(),
+                tenant_number: session.tenant.number,
+                moves: session.moves,
                 connections: lock(&session.presence).lanes.len(),
                 usage: session.usage(),
             })
             .collect();
         sessions.sort_by_key(|session| session.number);
+        let tenants = listed.tenants.values().filter_map(Weak::upgrade);
+        let tenants = tenants.map(|tenant| tenant.stats()).collect();
         ServerStats {
             capacity_bytes: (usage.total * CHUNK) as u64,
-            used_bytes: (usage.used * CHUNK) as u64,
+            used_bytes: ((usage.used + usage.filed) * CHUNK) as u64,
+            spilled_bytes: (usage.filed * CHUNK) as u64,
+            is_short: self.pool.is_short(),
             reserved_bytes: (usage.reserved * CHUNK) as u64,
             sessions,
+            tenants,
+        }
+    }
+}
+
+impl Listed {
+    /// The tenant of a new session.
+    fn tenant(&mut self, name: &str, peer: SocketAddr, quotas: &Quotas) -> Arc<Tenant> {
+        let key = (!name.is_empty(), Tenant::name_of(name, peer.ip()));
+        if let Some(tenant) = self.tenants.get(&key).and_then(Weak::upgrade) {
+            return tenant;
+        }
+        self.next_tenant += 1;
+        let tenant = Tenant::new(self.next_tenant, name, peer.ip(), quotas);
+        self.tenants.insert(key, Arc::downgrade(&tenant));
+        tenant
+    }
+
+    /// Why there is no session with this token.
+    fn why_gone(&self, token: SessionToken, lease: Duration) -> String {
+        match self.ended.iter().find(|(ended, _)| *ended == token) {
+            Some((_, at)) => format!(
+                "the server gave this client up {:.1} s ago, when its lease of {lease:?} had run out without a sign of life: its content is gone",
+                at.elapsed().as_secs_f64()
+            ),
+            None => {
+                "the server does not have this session (any more): its content is gone".to_owned()
+            }
         }
     }
 }

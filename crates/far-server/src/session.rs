@@ -2,13 +2,18 @@
 
 use std::collections::HashMap;
 use std::net::{Shutdown, TcpStream};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroma_far_wire::{CHUNK, ErrorCode, MAX_SPACES, SPACE_SHIFT, SessionToken, SessionUsage};
+use hiroma_sys::tcp_info;
 
-use crate::pool::{Chunk, Pool};
+use hiroma_units::Bytes;
+
+use crate::chunk::Chunk;
+use crate::pool::Pool;
+use crate::tenant::Tenant;
 
 /// Locks a mutex. After a panic the value is still consistent, because no lock is held over
 /// anything that can panic.
@@ -92,29 +97,65 @@ pub struct Session {
     pub number: u64,
     pub token: SessionToken,
     pub peer: String,
+    pub tenant: Arc<Tenant>,
+    /// Its client can move what it has here elsewhere.
+    pub moves: bool,
     pub memory: Arc<Memory>,
     pub presence: Mutex<Presence>,
     pub counters: Counters,
     attached: Mutex<Vec<(u16, Arc<Memory>)>>,
     reserved: AtomicUsize,
+    quota_told: AtomicBool,
+    /// Its client is asked to move what it has here elsewhere.
+    pub is_to_move: AtomicBool,
     pool: Arc<Pool>,
 }
 
 impl Session {
-    pub fn new(number: u64, token: SessionToken, peer: String, pool: &Arc<Pool>) -> Arc<Session> {
+    pub fn new(
+        number: u64,
+        token: SessionToken,
+        peer: String,
+        (tenant, moves): (Arc<Tenant>, bool),
+        pool: &Arc<Pool>,
+    ) -> Arc<Session> {
+        pool.enter(&tenant);
         let memory =
             Arc::new(Memory { pool: Arc::clone(pool), owner: number, chunks: Mutex::default() });
         Arc::new(Session {
             number,
             token,
             peer,
+            tenant,
+            moves,
             memory,
             presence: Mutex::new(Presence { opening: 1, ..Presence::default() }),
             counters: Counters::default(),
             attached: Mutex::default(),
             reserved: AtomicUsize::new(0),
+            quota_told: AtomicBool::new(false),
+            is_to_move: AtomicBool::new(false),
             pool: Arc::clone(pool),
         })
+    }
+
+    /// Why it gets nothing more.
+    pub fn quota_reached(&self) -> String {
+        let quota = Bytes((self.tenant.quota.unwrap_or(0) * CHUNK) as u64);
+        format!("the quota of tenant {}, {quota}, is used up", self.tenant.name)
+    }
+
+    /// Whether the log has to be told that it has reached its quota: once.
+    pub fn tell_quota(&self) -> bool {
+        !self.quota_told.swap(true, Ordering::SeqCst)
+    }
+
+    /// What the log calls its client.
+    pub fn called(&self) -> String {
+        match self.tenant.given_name() {
+            "" => format!("client {} ({})", self.number, self.peer),
+            name => format!("client {} of {name} ({})", self.number, self.peer),
+        }
     }
 
     /// Makes `lane` the connection of number `number`. An older one of the same number is ended
@@ -145,13 +186,34 @@ impl Session {
             presence.lanes.remove(&number);
         }
         if presence.lanes.is_empty() && presence.opening == 0 {
-            presence.alone_since = Some(Instant::now());
+            presence.alone_since.get_or_insert_with(Instant::now);
         }
     }
 
     /// A child of the client will attach the memory.
     pub fn expect_child(&self) {
         lock(&self.presence).forks_due += 1;
+    }
+
+    /// Whether nothing has arrived on any of its connections for this long.
+    pub fn is_silent(&self, limit: Duration) -> bool {
+        let presence = lock(&self.presence);
+        let is_silent = |lane: &Arc<Lane>| {
+            tcp_info::silence(&lane.socket).is_ok_and(|silence| silence >= limit)
+        };
+        presence.opening == 0
+            && !presence.lanes.is_empty()
+            && presence.lanes.values().all(is_silent)
+    }
+
+    /// Ends all connections, which have been silent for this long. Returns whether they had not been
+    /// ended before.
+    pub fn end_alone(&self, silent: Duration) -> bool {
+        let mut presence = lock(&self.presence);
+        let since = Instant::now().checked_sub(silent).unwrap_or_else(Instant::now);
+        // The next sweep ends the session.
+        presence.lanes.values().for_each(|lane| lane.shut());
+        presence.alone_since.replace(since).is_none()
     }
 
     /// Ends all connections.
@@ -161,7 +223,7 @@ impl Session {
 
     /// Reserves chunks for this session; returns how many.
     pub fn reserve(&self, asked: usize) -> usize {
-        let granted = self.pool.reserve(asked);
+        let granted = self.pool.reserve(asked, &self.tenant);
         self.reserved.fetch_add(granted, Ordering::SeqCst);
         granted
     }
@@ -195,7 +257,8 @@ impl Session {
             .reserved
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1))
             .is_ok();
-        let chunk = Arc::new(self.pool.take(self.number, set_aside).ok_or(ErrorCode::Full)?);
+        let taken = self.pool.take(self.number, &self.tenant, set_aside);
+        let chunk = taken.map_err(|_| ErrorCode::Full)?;
         chunks.insert(number, Arc::clone(&chunk));
         Ok((chunk, at))
     }
@@ -227,27 +290,35 @@ impl Session {
         Ok(())
     }
 
+    /// Chunks that it has.
+    pub fn chunks(&self) -> usize {
+        lock(&self.memory.chunks).len()
+    }
+
     /// Usage of the session.
     pub fn usage(&self) -> SessionUsage {
         let pool = self.pool.usage();
+        let free = pool.free();
+        let under_quota = self.tenant.under_quota();
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         SessionUsage {
             used_chunks: lock(&self.memory.chunks).len() as u64,
             reserved_chunks: self.reserved.load(Ordering::SeqCst) as u64,
-            free_chunks: (pool.total - pool.used - pool.reserved) as u64,
+            free_chunks: under_quota.map_or(free, |left| left.min(free)) as u64,
             total_chunks: pool.total as u64,
             reads: count(&self.counters.reads),
             writes: count(&self.counters.writes),
             read_bytes: count(&self.counters.read_bytes),
             written_bytes: count(&self.counters.written_bytes),
-            is_draining: self.pool.is_closed(),
+            is_draining: self.pool.is_closed() || self.is_to_move.load(Ordering::SeqCst),
+            is_at_quota: under_quota == Some(0),
         }
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.pool.unreserve(self.reserved.swap(0, Ordering::SeqCst));
+        self.pool.leave(&self.tenant, self.reserved.swap(0, Ordering::SeqCst));
     }
 }
 

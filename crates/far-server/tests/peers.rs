@@ -1,132 +1,26 @@
 //! How a server handles misbehaving peers, over real sockets.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use hiroma_far_server::{Refused, ServeOptions, ServerHandle, serve};
+use hiroma_far_server::{Quotas, Refused, ServeOptions, ServerHandle, serve};
 use hiroma_far_wire::{
-    CHUNK, ClientEvent, ClientSession, ErrorCode, Frame, HEADER_BYTES, Header, Key, Kind, Message,
+    CHUNK, ClientSession, ErrorCode, HEADER_BYTES, Header, Introduction, Key, Kind, Message,
     Purpose, SPACE_SHIFT, SessionToken, WireError,
 };
+
+mod support;
+
+use support::{Peer, dial, eventually};
 
 fn server(memory_bytes: u64) -> ServerHandle {
     let options = ServeOptions {
         listen: "127.0.0.1:0".into(),
         memory_bytes,
-        grace: Duration::ZERO,
+        lease: Duration::ZERO,
         ..ServeOptions::default()
     };
     serve(options).unwrap()
-}
-
-fn dial(server: &ServerHandle) -> TcpStream {
-    let stream = TcpStream::connect(server.local_addr()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    stream
-}
-
-fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !happens() {
-        assert!(Instant::now() < deadline, "{what} never happened");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// A client that sends whatever the test requires.
-struct Peer {
-    stream: TcpStream,
-    wire: ClientSession,
-}
-
-impl Peer {
-    fn greet(server: &ServerHandle, key: Option<Key>) -> Result<Peer, WireError> {
-        let mut stream = dial(server);
-        let (mut wire, hello) = ClientSession::start(key, [9; 32]);
-        stream.write_all(&hello).unwrap();
-        loop {
-            let mut bytes = vec![0; wire.missing()];
-            let count = stream.read(&mut bytes).unwrap();
-            assert!(count > 0, "closed without a word");
-            match wire.receive(&bytes[..count])?.1 {
-                Some(ClientEvent::Send(bytes)) => stream.write_all(&bytes).unwrap(),
-                Some(ClientEvent::Ready) => return Ok(Peer { stream, wire }),
-                _ => {}
-            }
-        }
-    }
-
-    fn open(
-        server: &ServerHandle,
-        token: SessionToken,
-        lane: u32,
-        purpose: Purpose,
-    ) -> (Peer, Message) {
-        let mut peer = Peer::greet(server, None).unwrap();
-        peer.send(&Message::Open { token, lane, purpose }, &[]);
-        let answer = peer.hear();
-        (peer, answer)
-    }
-
-    fn new_session(server: &ServerHandle) -> (Peer, SessionToken) {
-        match Peer::open(server, SessionToken::NEW, 1, Purpose::Write) {
-            (peer, Message::Opened { token, .. }) => (peer, token),
-            (_, other) => panic!("{other:?}"),
-        }
-    }
-
-    fn send(&mut self, message: &Message, payload: &[u8]) {
-        let mut bytes = Vec::new();
-        message.encode(1, 5, &mut bytes);
-        bytes.extend_from_slice(payload);
-        self.stream.write_all(&bytes).unwrap();
-    }
-
-    fn hear(&mut self) -> Message {
-        self.try_hear().expect("the connection ended")
-    }
-
-    fn try_hear(&mut self) -> Option<Message> {
-        loop {
-            let mut bytes = vec![0; self.wire.missing()];
-            let count = self.stream.read(&mut bytes).unwrap_or(0);
-            if count == 0 {
-                return None;
-            }
-            if let Some(ClientEvent::Frame(Frame { message, .. })) =
-                self.wire.receive(&bytes[..count]).unwrap().1
-            {
-                return Some(message);
-            }
-        }
-    }
-
-    fn ask(&mut self, message: &Message, payload: &[u8]) -> Message {
-        self.send(message, payload);
-        self.hear()
-    }
-
-    fn read(&mut self, addr: u64, len: u32) -> Result<Vec<u8>, ErrorCode> {
-        match self.ask(&Message::Read { addr, len }, &[]) {
-            Message::ReadReply { .. } => {
-                let mut bytes = vec![0; len as usize];
-                self.stream.read_exact(&mut bytes).unwrap();
-                self.wire.inbound().payload_received(bytes.len());
-                Ok(bytes)
-            }
-            Message::Error { code, .. } => Err(code),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn write(&mut self, addr: u64, bytes: &[u8]) -> Result<(), ErrorCode> {
-        match self.ask(&Message::Write { addr, len: bytes.len() as u32 }, bytes) {
-            Message::Ack => Ok(()),
-            Message::Error { code, .. } => Err(code),
-            other => panic!("{other:?}"),
-        }
-    }
 }
 
 fn still_serves(server: &ServerHandle) {
@@ -308,6 +202,73 @@ fn ended_or_guessed_session_cannot_be_joined() {
 }
 
 #[test]
+fn client_that_comes_back_after_its_lease_is_told_so() {
+    let server = server(8 << 20);
+    let (mut peer, token) = Peer::new_session(&server);
+    peer.write(0, &[1; 4096]).unwrap();
+    drop(peer);
+    eventually("the end of the lease", || server.stats().sessions.is_empty());
+    assert_eq!(server.stats().used_bytes, 0);
+    let (_, late) = Peer::open(&server, token, 1, Purpose::Write);
+    let Message::Error { code: ErrorCode::NoSession, text } = late else { panic!("{late:?}") };
+    assert!(text.contains("lease") && text.contains("its content is gone"), "{text}");
+}
+
+#[test]
+fn tenants_are_counted_by_name_and_kept_to_their_quota() {
+    let quotas = Quotas {
+        default_bytes: Some(8 << 20),
+        bytes: [("small".to_owned(), 4 << 20)].into(),
+        ..Quotas::default()
+    };
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 64 << 20,
+        quotas,
+        ..ServeOptions::default()
+    };
+    let server = serve(options).unwrap();
+    let named = |name: &str| {
+        let mut peer = Peer::greet(&server, None).unwrap();
+        let who = Introduction { name: name.to_owned(), moves: false };
+        peer.send(&Message::Introduce(who), &[]);
+        let open = Message::Open { token: SessionToken::NEW, lane: 1, purpose: Purpose::Write };
+        let opened = peer.ask(&open, &[]);
+        assert!(matches!(opened, Message::Opened { lease_ms: 2000, .. }), "{opened:?}");
+        peer
+    };
+    let granted = |peer: &mut Peer| match peer.ask(&Message::Reserve { chunks: 64 }, &[]) {
+        Message::Granted { chunks, usage } => (chunks, usage.free_chunks, usage.is_at_quota),
+        other => panic!("{other:?}"),
+    };
+    // Two programs of one tenant share its quota.
+    let (mut first, mut second) = (named("small"), named("small"));
+    assert_eq!(granted(&mut first), (2, 0, true));
+    assert_eq!(granted(&mut second), (0, 0, true));
+    assert_eq!(second.write(0, &[1; 4096]), Err(ErrorCode::Full));
+    first.write(0, &[1; 4096]).unwrap();
+    first.write(CHUNK as u64, &[1; 4096]).unwrap();
+    assert_eq!(first.write(2 * CHUNK as u64, &[1; 4096]), Err(ErrorCode::Full));
+    let (mut other, mut unnamed) = (named("other"), named(""));
+    assert_eq!(granted(&mut other), (4, 0, true));
+    assert_eq!(granted(&mut unnamed), (4, 0, true));
+    let stats = server.stats();
+    let held = |name: &str| {
+        let found = stats.tenants.iter().find(|tenant| tenant.name == name).unwrap();
+        (found.sessions, found.used_bytes >> 20, found.quota_bytes.unwrap() >> 20)
+    };
+    assert_eq!(
+        (held("small"), held("other"), held("127.0.0.1")),
+        ((2, 4, 4), (1, 0, 8), (1, 0, 8))
+    );
+    assert!(server.activity().refusals(Refused::Quota) > 0);
+    // What one frees, the other one may have.
+    let free = Message::Free { addr: 0, len: CHUNK as u32 };
+    assert_eq!(first.ask(&free, &[]), Message::Ack);
+    assert_eq!(granted(&mut second).0, 1);
+}
+
+#[test]
 fn key_is_requested_before_anything_else() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("key");
@@ -350,7 +311,7 @@ fn memory_attached_by_child_outlives_its_owner() {
     parent.send(&Message::Bye, &[]);
     assert!(parent.try_hear().is_none());
     let (mut child, _) = Peer::new_session(&server);
-    // The grace period is zero here, so the parent's session may have ended; then the child is too
+    // The lease is zero here, so the parent's session may have ended; then the child is too
     // late and gets an error.
     match child.ask(&Message::Attach { token, space: 3 }, &[]) {
         Message::Ack => assert_eq!(child.read((3 << SPACE_SHIFT) + 4096, 4096).unwrap(), [5; 4096]),

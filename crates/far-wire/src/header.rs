@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::message::{MAX_BODY, body_bytes};
-use crate::{CHUNK, WireError};
+use crate::{CHUNK, TENANT_MAX, WireError};
 
 /// Length of a header.
 pub const HEADER_BYTES: usize = 32;
@@ -106,6 +106,8 @@ kinds! {
     Ping = 19,
     /// The client no longer needs the session.
     Bye = 20,
+    /// Says who the client is, before `Open`.
+    Introduce = 21,
     /// A request of a person or a tool about server and pool; JSON follows as payload.
     Query = 40,
     /// The answer to it; JSON follows as payload.
@@ -165,6 +167,7 @@ impl Header {
             Kind::Query => (1..=MAX_QUERY).contains(&len),
             Kind::Free => len >= CHUNK && len % CHUNK == 0,
             Kind::Error => (2..=MAX_BODY).contains(&len),
+            Kind::Introduce => (1..=1 + TENANT_MAX).contains(&len),
             kind => len == body_bytes(kind),
         };
         if fits { Ok(()) } else { Err(WireError::Length { kind: self.kind, len: self.len }) }
@@ -244,6 +247,8 @@ mod tests {
             (Kind::Error, u32::MAX),
             (Kind::Free, 4096),
             (Kind::Bye, 1),
+            (Kind::Introduce, 0),
+            (Kind::Introduce, 65),
         ] {
             let bytes = Header { kind, len, ..read_header() }.encode();
             assert_eq!(Header::decode(&bytes), Err(WireError::Length { kind, len }));
@@ -253,7 +258,7 @@ mod tests {
     #[test]
     fn other_versions_and_unknown_kinds_are_named() {
         let bytes = Header { version: 9, ..read_header() }.encode();
-        assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 1 }));
+        assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 2 }));
         let mut bytes = read_header().encode();
         bytes[6] = 99;
         let check = checksum(&bytes).to_le_bytes();

@@ -12,6 +12,7 @@
 //! `Proof` of fixed length. The key authenticates both sides when the connection is made; what
 //! follows is not encrypted.
 //!
+//! From version 2 on, a client may then say who it is (`Introduce`); nothing is answered.
 //! Then the connection is bound to a session (`Open`), with a lane number that the client chooses.
 //! If a lane is opened again, the server first ends the older connection of that lane, so that
 //! nothing left in it can overtake what is sent again.
@@ -23,6 +24,7 @@ mod header;
 mod inbound;
 mod message;
 mod server;
+mod tenant;
 
 pub use auth::{Key, KeyError, Nonce, Proof};
 pub use client::{ClientEvent, ClientSession};
@@ -31,9 +33,12 @@ pub use header::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD, MAX_QUERY};
 pub use inbound::Inbound;
 pub use message::{Frame, MAX_BODY, Message, Purpose, SessionToken, SessionUsage};
 pub use server::{ServerEvent, ServerSession};
+pub use tenant::{Introduction, TENANT_MAX, TenantError, check_tenant};
 
 /// The protocol versions that this build supports.
-pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=1;
+pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=2;
+/// The first version in which a client can introduce itself.
+pub const INTRODUCTION_VERSION: u16 = 2;
 /// Memory is allocated, addressed and freed in chunks of 2 MiB; no request crosses the end of one.
 pub const CHUNK: usize = hiroma_units::EXTENT;
 /// Number of address bits inside one memory space. The bits above select the space: 0 is the

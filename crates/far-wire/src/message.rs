@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::{ErrorCode, Header, Kind, Nonce, Proof, WireError};
+use crate::{ErrorCode, Header, Introduction, Kind, Nonce, Proof, WireError};
 
 /// Maximum number of bytes of a control body.
 pub const MAX_BODY: usize = 256;
@@ -57,8 +57,10 @@ pub struct SessionUsage {
     pub read_bytes: u64,
     /// Bytes received from it.
     pub written_bytes: u64,
-    /// The server is to be emptied: clients move what they have there.
+    /// The client is to move what it has there elsewhere.
     pub is_draining: bool,
+    /// Its tenant may have no more than it has.
+    pub is_at_quota: bool,
 }
 
 /// One frame, without its payload.
@@ -75,28 +77,80 @@ pub struct Frame {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Message {
-    Hello { min: u16, max: u16, nonce: Nonce },
-    Challenge { version: u16, key_needed: bool, nonce: Nonce },
-    Proof { proof: Proof },
-    Welcome { proof: Proof },
-    Open { token: SessionToken, lane: u32, purpose: Purpose },
-    Opened { token: SessionToken, usage: SessionUsage },
-    Attach { token: SessionToken, space: u16 },
+    Hello {
+        min: u16,
+        max: u16,
+        nonce: Nonce,
+    },
+    Challenge {
+        version: u16,
+        key_needed: bool,
+        nonce: Nonce,
+    },
+    Proof {
+        proof: Proof,
+    },
+    Welcome {
+        proof: Proof,
+    },
+    Open {
+        token: SessionToken,
+        lane: u32,
+        purpose: Purpose,
+    },
+    /// `lease_ms`: how long the server keeps the session without a sign of the client's life; 0 if it
+    /// does not say so.
+    Opened {
+        token: SessionToken,
+        usage: SessionUsage,
+        lease_ms: u32,
+    },
+    Introduce(Introduction),
+    Attach {
+        token: SessionToken,
+        space: u16,
+    },
     Fork,
-    Reserve { chunks: u32 },
-    Granted { chunks: u32, usage: SessionUsage },
-    Write { addr: u64, len: u32 },
-    Read { addr: u64, len: u32 },
-    ReadReply { addr: u64, len: u32 },
+    Reserve {
+        chunks: u32,
+    },
+    Granted {
+        chunks: u32,
+        usage: SessionUsage,
+    },
+    Write {
+        addr: u64,
+        len: u32,
+    },
+    Read {
+        addr: u64,
+        len: u32,
+    },
+    ReadReply {
+        addr: u64,
+        len: u32,
+    },
     Ack,
-    Free { addr: u64, len: u32 },
+    Free {
+        addr: u64,
+        len: u32,
+    },
     Usage,
-    UsageReply { usage: SessionUsage },
-    Error { code: ErrorCode, text: String },
+    UsageReply {
+        usage: SessionUsage,
+    },
+    Error {
+        code: ErrorCode,
+        text: String,
+    },
     Ping,
     Bye,
-    Query { len: u32 },
-    QueryReply { len: u32 },
+    Query {
+        len: u32,
+    },
+    QueryReply {
+        len: u32,
+    },
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -132,6 +186,7 @@ struct UsageBody {
 
 /// In the flags of a [`UsageBody`].
 const DRAINING: u32 = 1;
+const AT_QUOTA: u32 = 2;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -163,6 +218,7 @@ impl UsageBody {
             read_bytes,
             written_bytes,
             is_draining,
+            is_at_quota,
         } = *usage;
         let numbers = [
             used_chunks,
@@ -178,7 +234,9 @@ impl UsageBody {
             token: token.0,
             numbers: numbers.map(U64::new),
             chunks: U32::new(chunks),
-            flags: U32::new(if is_draining { DRAINING } else { 0 }),
+            flags: U32::new(
+                if is_draining { DRAINING } else { 0 } | if is_at_quota { AT_QUOTA } else { 0 },
+            ),
         }
     }
 
@@ -203,6 +261,7 @@ impl UsageBody {
             read_bytes,
             written_bytes,
             is_draining: self.flags.get() & DRAINING != 0,
+            is_at_quota: self.flags.get() & AT_QUOTA != 0,
         }
     }
 }
@@ -217,6 +276,7 @@ impl Message {
             Message::Welcome { .. } => Kind::Welcome,
             Message::Open { .. } => Kind::Open,
             Message::Opened { .. } => Kind::Opened,
+            Message::Introduce(_) => Kind::Introduce,
             Message::Attach { .. } => Kind::Attach,
             Message::Fork => Kind::Fork,
             Message::Reserve { .. } => Kind::Reserve,
@@ -275,9 +335,10 @@ impl Message {
                 };
                 out.extend_from_slice(body.as_bytes());
             }
-            Message::Opened { token, usage } => {
-                out.extend_from_slice(UsageBody::new(*token, 0, usage).as_bytes())
+            Message::Opened { token, usage, lease_ms } => {
+                out.extend_from_slice(UsageBody::new(*token, *lease_ms, usage).as_bytes())
             }
+            Message::Introduce(introduction) => introduction.encode(out),
             Message::Granted { chunks, usage } => {
                 out.extend_from_slice(UsageBody::new(SessionToken::NEW, *chunks, usage).as_bytes())
             }
@@ -346,11 +407,16 @@ impl Message {
                 let body = UsageBody::ref_from_bytes(body).map_err(|_| wrong())?;
                 let usage = body.usage();
                 match kind {
-                    Kind::Opened => Message::Opened { token: SessionToken(body.token), usage },
+                    Kind::Opened => Message::Opened {
+                        token: SessionToken(body.token),
+                        usage,
+                        lease_ms: body.chunks.get(),
+                    },
                     Kind::Granted => Message::Granted { chunks: body.chunks.get(), usage },
                     _ => Message::UsageReply { usage },
                 }
             }
+            Kind::Introduce => Message::Introduce(Introduction::decode(body).ok_or_else(wrong)?),
             Kind::Reserve => Message::Reserve {
                 chunks: CountBody::ref_from_bytes(body).map_err(|_| wrong())?.chunks.get(),
             },

@@ -1,7 +1,9 @@
 //! The server's end of one connection.
 
 use crate::auth::Side;
-use crate::{Frame, Inbound, Key, KeyError, Kind, Message, Nonce, VERSIONS, WireError};
+use crate::{
+    Frame, Inbound, Introduction, Key, KeyError, Kind, Message, Nonce, VERSIONS, WireError,
+};
 
 /// What a server must do in response to received bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +34,7 @@ pub struct ServerSession {
     client_nonce: Nonce,
     version: u16,
     state: State,
+    introduction: Introduction,
 }
 
 impl ServerSession {
@@ -44,6 +47,7 @@ impl ServerSession {
             client_nonce: [0; 32],
             version: *VERSIONS.start(),
             state: State::AwaitHello,
+            introduction: Introduction::default(),
         }
     }
 
@@ -55,6 +59,11 @@ impl ServerSession {
     /// Whether the client has proved that it has the key.
     pub fn is_authenticated(&self) -> bool {
         matches!(self.state, State::AwaitOpen | State::Open)
+    }
+
+    /// Who the client says it is.
+    pub fn introduction(&self) -> &Introduction {
+        &self.introduction
     }
 
     /// The frame that is arriving, for a transport that receives payloads itself.
@@ -106,6 +115,10 @@ impl ServerSession {
                 self.say(Message::Welcome { proof: answer })
             }
             (State::AwaitOpen, Message::Query { .. }) => ServerEvent::Query(frame),
+            (State::AwaitOpen, Message::Introduce(introduction)) => {
+                self.introduction = introduction.clone();
+                return Ok((used, None));
+            }
             (State::AwaitOpen, _) => {
                 self.state = State::Open;
                 ServerEvent::Open(frame)
@@ -145,7 +158,7 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
     let (fits, expected) = match state {
         State::AwaitHello => (kind == Kind::Hello, "a hello"),
         State::AwaitProof => (kind == Kind::Proof, "a proof"),
-        State::AwaitOpen => (matches!(kind, Kind::Open | Kind::Query), "an open"),
+        State::AwaitOpen => (matches!(kind, Kind::Introduce | Kind::Open | Kind::Query), "an open"),
         State::Open => (
             matches!(
                 kind,
@@ -249,25 +262,41 @@ mod tests {
     }
 
     #[test]
+    fn client_introduces_itself_before_its_session() {
+        let (client, mut server) = greet(None, None, 64).unwrap();
+        assert_eq!(client.version(), *VERSIONS.end());
+        let who = Introduction { name: "alice".to_owned(), moves: true };
+        let mut bytes = Vec::new();
+        Message::Introduce(who.clone()).encode(client.version(), 0, &mut bytes);
+        assert_eq!(server.receive(&bytes), Ok((bytes.len(), None)));
+        assert_eq!(server.introduction(), &who);
+        let mut open = Vec::new();
+        Message::Open { token: SessionToken::NEW, lane: 1, purpose: Purpose::Read }
+            .encode(2, 0, &mut open);
+        assert!(matches!(server.receive(&open), Ok((_, Some(ServerEvent::Open(_))))));
+        assert!(matches!(server.receive(&bytes), Err(WireError::Unexpected { .. })));
+    }
+
+    #[test]
     fn version_mismatch_reports_both_ranges() {
         let mut server = ServerSession::new(None, [2; 32]);
         let mut hello = Vec::new();
-        Message::Hello { min: 2, max: 9, nonce: [1; 32] }.encode(1, 0, &mut hello);
+        Message::Hello { min: 7, max: 9, nonce: [1; 32] }.encode(1, 0, &mut hello);
         let error = server.receive(&hello).unwrap_err();
         assert_eq!(
             error,
             WireError::NoCommonVersion {
-                client_min: 2,
+                client_min: 7,
                 client_max: 9,
                 server_min: 1,
-                server_max: 1
+                server_max: 2
             }
         );
         let farewell = server.farewell(&error);
         let (mut client, _) = ClientSession::start(None, [1; 32]);
         let told = client.receive(&farewell).unwrap_err();
         assert!(
-            matches!(&told, WireError::Told { code: ErrorCode::Version, text } if text.contains("2 to 9")),
+            matches!(&told, WireError::Told { code: ErrorCode::Version, text } if text.contains("7 to 9")),
             "{told}"
         );
     }
@@ -289,7 +318,7 @@ mod tests {
     }
 
     fn messages() -> impl Strategy<Value = Message> {
-        let usage = (any::<[u64; 8]>(), any::<bool>()).prop_map(|(n, is_draining)| SessionUsage {
+        let usage = (any::<[u64; 8]>(), any::<[bool; 2]>()).prop_map(|(n, flags)| SessionUsage {
             used_chunks: n[0],
             reserved_chunks: n[1],
             free_chunks: n[2],
@@ -298,7 +327,8 @@ mod tests {
             writes: n[5],
             read_bytes: n[6],
             written_bytes: n[7],
-            is_draining,
+            is_draining: flags[0],
+            is_at_quota: flags[1],
         });
         let len = 1..=CHUNK as u32;
         prop_oneof![
@@ -309,8 +339,13 @@ mod tests {
             }),
             (any::<[u8; 16]>(), any::<u16>())
                 .prop_map(|(token, space)| Message::Attach { token: SessionToken(token), space }),
-            (any::<[u8; 16]>(), usage.clone())
-                .prop_map(|(token, usage)| Message::Opened { token: SessionToken(token), usage }),
+            (any::<[u8; 16]>(), usage.clone()).prop_map(|(token, usage)| Message::Opened {
+                token: SessionToken(token),
+                usage,
+                lease_ms: 7
+            }),
+            ("[a-zA-Z0-9]{0,63}", any::<bool>())
+                .prop_map(|(name, moves)| Message::Introduce(Introduction { name, moves })),
             (any::<u32>(), usage.clone())
                 .prop_map(|(chunks, usage)| Message::Granted { chunks, usage }),
             usage.prop_map(|usage| Message::UsageReply { usage }),

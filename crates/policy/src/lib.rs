@@ -22,6 +22,7 @@
 //! | [`duplication`] | whether local blocks keep their compressed copies |
 //! | [`allocation`] | which server gets the next 2 MiB |
 //! | [`redundancy`] | which servers have a block, which is asked, and when one counts as lost |
+//! | [`lending`] | how much memory a machine lends, and how much of it a tenant gets |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
 //! | [`reclaim`] | when file cache is reclaimed before the kernel has to |
 //! | [`pace`] | when work may continue that is limited to a share of a processor |
@@ -32,6 +33,7 @@ pub mod crowd;
 pub mod duplication;
 pub mod granularity;
 pub mod huge;
+pub mod lending;
 pub mod loss;
 pub mod neighbours;
 pub mod pace;

@@ -13,7 +13,7 @@ const MUST_NOT_KNOW: &[(&str, &[&str])] = &[
     ("far-wire", &["policy"]),
     ("sys", &["policy", "far-wire"]),
     ("far", &[]),
-    ("far-server", &["policy", "far"]),
+    ("far-server", &["far"]),
     ("pool", &["policy", "far", "far-server"]),
     ("report", &["policy", "far-wire", "sys", "far", "far-server"]),
     ("hot", &["far-wire", "far", "far-server"]),

@@ -89,6 +89,16 @@ pub struct ClientView {
     pub connections: usize,
     /// Bytes that it has at the member.
     pub used_bytes: u64,
+    /// Bytes that its tenant has there or that are set aside for it: all clients of the same name,
+    /// or all unnamed ones of the same machine.
+    #[serde(default)]
+    pub tenant_bytes: u64,
+    /// What its tenant may have there at most.
+    #[serde(default)]
+    pub quota_bytes: Option<u64>,
+    /// Its tenant's weight when memory is short.
+    #[serde(default)]
+    pub weight: u32,
     /// Bytes and requests so far.
     pub read_bytes: u64,
     pub written_bytes: u64,

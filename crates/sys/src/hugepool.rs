@@ -1,5 +1,5 @@
 //! A large memory area on huge pages that is only passed to sockets: bytes come in through
-//! `recvmsg` and go out through `sendmsg`.
+//! `recvmsg` and go out through `sendmsg`, or to a file and back.
 //!
 //! Contract: no code in this process reads or writes the pool's bytes; only the kernel does, in
 //! system calls made here, with ranges that are checked against the pool. So there are no Rust
@@ -104,9 +104,15 @@ impl HugePool {
         usize::try_from(received).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Sends `head` and then `range`, waiting for buffer space. Returns the number of bytes that
-    /// were accepted.
-    pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: PoolRange) -> io::Result<usize> {
+    /// Sends `head` and then `range`, waiting for buffer space if `wait`. Returns the number of bytes
+    /// that were accepted.
+    pub fn send(
+        &self,
+        socket: BorrowedFd<'_>,
+        head: &[u8],
+        range: PoolRange,
+        wait: bool,
+    ) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec { iov_base: self.pointer(range), iov_len: range.len },
@@ -115,10 +121,60 @@ impl HugePool {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len();
+        let flags = libc::MSG_NOSIGNAL | if wait { 0 } else { libc::MSG_DONTWAIT };
         // SAFETY: both parts are mapped and readable during the call, and `sendmsg` does not write
         // to them.
-        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, libc::MSG_NOSIGNAL) };
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &message, flags) };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Writes `range` to a file at `offset`. Returns the number of bytes written.
+    pub fn write_to(
+        &self,
+        file: BorrowedFd<'_>,
+        range: PoolRange,
+        offset: u64,
+    ) -> io::Result<usize> {
+        let start = self.pointer(range);
+        // SAFETY: the range is mapped and readable during the call.
+        let written =
+            unsafe { libc::pwrite(file.as_raw_fd(), start, range.len, offset as libc::off_t) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Reads `range` from a file at `offset`. Returns the number of bytes read.
+    pub fn read_from(
+        &self,
+        file: BorrowedFd<'_>,
+        range: PoolRange,
+        offset: u64,
+    ) -> io::Result<usize> {
+        let start = self.pointer(range);
+        // SAFETY: the range is mapped and writable during the call; see the contract.
+        let read =
+            unsafe { libc::pread(file.as_raw_fd(), start, range.len, offset as libc::off_t) };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Copies the start of `range`, or all of it, to `out`.
+    pub fn copy_out(&self, range: PoolRange, out: &mut [u8]) -> io::Result<()> {
+        let len = range.len.min(out.len());
+        let ours = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: len };
+        let pool = libc::iovec { iov_base: self.pointer(range), iov_len: len };
+        // SAFETY: both are mapped during the call, `out` is writable and ours alone; the kernel does
+        // the copying.
+        let copied = unsafe { libc::process_vm_readv(libc::getpid(), &ours, 1, &pool, 1, 0) };
+        whole(copied, len)
+    }
+
+    /// Copies `bytes` to the pool at `at`.
+    pub fn copy_in(&self, at: usize, bytes: &[u8]) -> io::Result<()> {
+        let ours = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let range = PoolRange { at, len: bytes.len() };
+        let pool = libc::iovec { iov_base: self.pointer(range), iov_len: bytes.len() };
+        // SAFETY: as above, and the kernel only reads `bytes`.
+        let copied = unsafe { libc::process_vm_writev(libc::getpid(), &ours, 1, &pool, 1, 0) };
+        whole(copied, bytes.len())
     }
 
     /// Populates `range`, so that nothing waits for memory when it is first filled.
@@ -133,6 +189,15 @@ impl HugePool {
         // SAFETY: the range is ours, and there are no references into it.
         unsafe { madvise(self.pointer(range), range.len, Advice::LinuxDontNeed)? };
         Ok(())
+    }
+}
+
+/// The result of a copy that must not end early.
+fn whole(copied: libc::ssize_t, len: usize) -> io::Result<()> {
+    match usize::try_from(copied) {
+        Err(_) => Err(io::Error::last_os_error()),
+        Ok(copied) if copied == len => Ok(()),
+        Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -165,13 +230,31 @@ mod tests {
             io::ErrorKind::WouldBlock
         );
         let mut echo = [0; 10];
-        assert_eq!(pool.send(theirs.as_fd(), b"> ", range).unwrap(), 10);
+        assert_eq!(pool.send(theirs.as_fd(), b"> ", range, true).unwrap(), 10);
         ours.read_exact(&mut echo).unwrap();
         assert_eq!(&echo, b"> hall and");
         pool.discard(PoolRange { at: EXTENT, len: EXTENT }).unwrap();
-        pool.send(theirs.as_fd(), b"", range).unwrap();
+        pool.send(theirs.as_fd(), b"", range, true).unwrap();
         ours.read_exact(&mut echo[..8]).unwrap();
         assert_eq!(&echo[..8], &[0; 8]);
+    }
+
+    #[test]
+    fn content_goes_to_a_file_and_comes_back() {
+        let pool = HugePool::new(2 * EXTENT).unwrap();
+        let content: Vec<u8> = (0..EXTENT).map(|at| (at / 7) as u8).collect();
+        pool.copy_in(EXTENT, &content).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        let (first, second) =
+            (PoolRange { at: 0, len: EXTENT }, PoolRange { at: EXTENT, len: EXTENT });
+        assert_eq!(pool.write_to(file.as_fd(), second, 4096).unwrap(), EXTENT);
+        pool.discard(second).unwrap();
+        assert_eq!(pool.read_from(file.as_fd(), first, 4096).unwrap(), EXTENT);
+        let mut back = vec![0; EXTENT];
+        pool.copy_out(first, &mut back).unwrap();
+        assert!(back == content);
+        pool.copy_out(second, &mut back).unwrap();
+        assert!(back.iter().all(|&byte| byte == 0));
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod slabmem;
 pub mod sockets;
 pub mod sync;
 pub mod table;
+pub mod tcp_info;
 pub mod uffd;
 pub mod umash;
 pub mod uring;

@@ -26,6 +26,19 @@ pub fn tune(socket: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
+/// Interval of the probes of an idle connection whose peer must not be silent for long.
+const PROBE_EVERY: std::time::Duration = std::time::Duration::from_secs(1);
+
+/// Asks the peer's kernel for a sign of life each second in which the connection is idle. It answers
+/// as long as the peer's process has not ended, whether that runs or is stopped.
+pub fn probe_often(socket: &impl AsFd) -> io::Result<()> {
+    let socket = socket.as_fd();
+    sockopt::set_tcp_keepidle(socket, PROBE_EVERY)?;
+    sockopt::set_tcp_keepintvl(socket, PROBE_EVERY)?;
+    sockopt::set_tcp_keepcnt(socket, 2 * KEEPALIVE_PROBES)?;
+    Ok(())
+}
+
 /// Whether data that arrives at the socket comes from the processor on which this thread runs: then
 /// its peer is on this machine, and a thread that polls for the next bytes without sleeping keeps
 /// the peer from sending them.

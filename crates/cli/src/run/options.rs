@@ -13,6 +13,7 @@ use hiroma_far::config::{
     Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice,
     ReplacementKind, Seal, StoreSpec, parse_stores,
 };
+use hiroma_far_wire::check_tenant;
 use hiroma_pool::MemberView;
 use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
@@ -90,6 +91,11 @@ pub struct Args {
     /// this option, the limit is exceeded and a line reports it
     #[arg(long)]
     hard_limit: bool,
+    /// Name to which servers count the memory of this program, and of all programs with this name:
+    /// for their quotas, and shown by `hiroma pool`. Without it, all programs of a machine are one
+    /// tenant. One server of a list can be given another name: tcp://NAME@HOST:PORT
+    #[arg(long, value_name = "NAME")]
+    tenant: Option<String>,
     /// File with the shared key, for servers that require one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -238,7 +244,10 @@ pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
 impl Args {
     /// The configuration for the pager in the program.
     pub fn config(&self) -> Result<Config> {
-        let (stores, key_file) = self.stores()?;
+        let (mut stores, key_file) = self.stores()?;
+        if let Some(tenant) = &self.tenant {
+            name_tenant(&mut stores, tenant)?;
+        }
         Ok(Config {
             local_limit_bytes: local_limit(self.local)?.0,
             stores,
@@ -295,6 +304,25 @@ impl Args {
     }
 }
 
+/// Names the tenant to all servers that are not given another name.
+fn name_tenant(stores: &mut [StoreSpec], tenant: &str) -> Result<()> {
+    check_tenant(tenant).map_err(|error| refuse(format!("--tenant {error}")))?;
+    let mut named = false;
+    for store in stores {
+        let StoreSpec::Tcp { servers } = store else { continue };
+        named = true;
+        for server in servers.iter_mut().filter(|server| !server.contains('@')) {
+            *server = format!("{tenant}@{server}");
+        }
+    }
+    if named {
+        return Ok(());
+    }
+    Err(refuse(format!(
+        "--tenant {tenant} is about servers, and none is named: add tcp://HOST:PORT to --store or use --pool, or leave --tenant out"
+    )))
+}
+
 /// Makes a path absolute: the program and its children may have another working directory when they
 /// read the configuration.
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -330,6 +358,21 @@ fn arena_bytes() -> Result<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn tenant_is_named_to_every_server() {
+        let named = |text: &str, tenant: &str| -> Result<String> {
+            let mut stores = parse_stores(text)?;
+            name_tenant(&mut stores, tenant)?;
+            Ok(stores.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+        };
+        assert_eq!(
+            named("compressed,tcp://a:1,bob@b:2", "alice").unwrap(),
+            "compressed,tcp://alice@a:1,bob@b:2"
+        );
+        assert!(named("compressed", "alice").unwrap_err().to_string().contains("about servers"));
+        assert!(named("tcp://a:1", "a b").unwrap_err().to_string().contains("letters, digits"));
+    }
 
     #[test]
     fn relative_paths_become_absolute() {

@@ -4,7 +4,9 @@ use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use hiroma_far_server::{Activity, Refused, RequestKind, ServerHandle, ServerStats, TimesTaken};
+use hiroma_far_server::{
+    Activity, Refused, RequestKind, ServerHandle, ServerStats, TenantStats, TimesTaken,
+};
 use hiroma_metrics::{Distribution, Labels, Source, Unit, Writer};
 use hiroma_pool::MemberView;
 use hiroma_sys::quiet::memory::{pressure, recent_pressure};
@@ -33,6 +35,7 @@ impl Source for Figures {
         if let Some(server) = place.server.get() {
             memory(writer, server)?;
             clients(writer, &server.stats())?;
+            tenants(writer, &server.stats())?;
             requests(writer, server.activity())?;
         }
         let members = place.member().as_ref().map(hiroma_pool::Membership::members);
@@ -48,10 +51,16 @@ fn memory(writer: &mut Writer, server: &ServerHandle) -> fmt::Result {
     for (name, help, bytes) in [
         ("server_lent", "Memory that is lent", stats.capacity_bytes),
         ("server_used", "Of this, what has data of clients", stats.used_bytes),
+        ("server_spilled", "Of what is used, what is on the disk", stats.spilled_bytes),
         ("server_promised", "Of this, what is set aside for clients", stats.reserved_bytes),
     ] {
         writer.gauge(name, help, Some(Unit::Bytes), [(vec![], bytes)])?;
     }
+    let help = "Memory that was given back because the machine needed it";
+    let given = [(vec![], server.given_back_bytes())];
+    writer.counter("server_given_back", help, Some(Unit::Bytes), given)?;
+    let short = [(vec![], u64::from(stats.is_short))];
+    writer.gauge("server_short", "The machine needs its memory", None, short)?;
     let draining = u64::from(server.is_draining());
     writer.gauge("server_draining", "Takes no new blocks", None, [(vec![], draining)])
 }
@@ -78,6 +87,22 @@ fn clients(writer: &mut Writer, stats: &ServerStats) -> fmt::Result {
     let unit = || Some(Unit::Bytes);
     writer.gauge("server_client_used", "Memory that has data of a client", unit(), used)?;
     writer.gauge("server_client_promised", "Memory set aside for a client", unit(), promised)
+}
+
+/// Memory by tenant, those with most first.
+fn tenants(writer: &mut Writer, stats: &ServerStats) -> fmt::Result {
+    let mut most: Vec<_> = stats.tenants.iter().collect();
+    most.sort_by_key(|tenant| (std::cmp::Reverse(tenant.used_bytes), tenant.number));
+    most.truncate(CLIENTS_MAX);
+    let series = |of: fn(&TenantStats) -> Option<u64>| {
+        let one = move |tenant: &&TenantStats| Some((label("tenant", &*tenant.name), of(tenant)?));
+        most.iter().filter_map(one).collect::<Vec<_>>()
+    };
+    let help = "Memory with data of a tenant; unnamed ones have the address of their machine";
+    let used = series(|tenant| Some(tenant.used_bytes));
+    writer.gauge("server_tenant_used", help, Some(Unit::Bytes), used)?;
+    let quota = series(|tenant| tenant.quota_bytes);
+    writer.gauge("server_tenant_quota", "What a tenant may have", Some(Unit::Bytes), quota)
 }
 
 fn requests(writer: &mut Writer, activity: &Activity) -> fmt::Result {

@@ -236,6 +236,11 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Why it may not store more although servers have room: whose quota is used up.
+    fn full_because(&self) -> Option<String> {
+        None
+    }
+
     /// Whether it was asked for more room and has not answered: a write that it refused as full may
     /// succeed soon.
     fn awaits_room(&self) -> bool {

@@ -10,7 +10,7 @@ use super::file::FileStore;
 use super::redis::{RedisOptions, RedisStore};
 use super::replicated::ReplicatedStore;
 use super::sealed::SealedStore;
-use super::tcp::{TcpOptions, TcpStore};
+use super::tcp::{TcpOptions, TcpStore, split_tenant};
 use super::{Store, StoreError};
 use crate::config::{Config, Seal, StoreSpec};
 
@@ -102,7 +102,8 @@ fn seals(servers: &[String], config: &Config) -> bool {
 fn are_here(servers: &[String], config: &Config) -> bool {
     let addresses = |server: &String| {
         let known = config.resolved.iter().find(|(name, _)| name == server);
-        known.map(|(_, addresses)| addresses.clone()).or_else(|| Some(vec![server.parse().ok()?]))
+        let address = split_tenant(server).1;
+        known.map(|(_, addresses)| addresses.clone()).or_else(|| Some(vec![address.parse().ok()?]))
     };
     servers.iter().all(|server| {
         addresses(server).is_some_and(|all| all.iter().all(|address| address.ip().is_loopback()))

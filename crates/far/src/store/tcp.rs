@@ -20,8 +20,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hiroma_far_wire::{
-    CHUNK, ErrorCode, Key, KeyError, Message, Purpose as LinkPurpose, SessionToken, SessionUsage,
-    WireError,
+    CHUNK, ErrorCode, Introduction, Key, KeyError, Message, Purpose as LinkPurpose, SessionToken,
+    SessionUsage, WireError, check_tenant,
 };
 use hiroma_policy::allocation::AllocationKind;
 use hiroma_units::{Bytes, Loc};
@@ -54,7 +54,7 @@ pub type Lost = Arc<dyn Fn(&StoreError) + Send + Sync>;
 /// How to reach the servers.
 #[derive(Clone)]
 pub struct TcpOptions {
-    /// `HOST:PORT` each.
+    /// `[TENANT@]HOST:PORT` each.
     pub servers: Vec<String>,
     /// Bytes in a sector.
     pub sector_bytes: usize,
@@ -85,6 +85,13 @@ pub struct TcpStore {
 struct ServerAddr {
     text: String,
     addrs: Vec<SocketAddr>,
+    /// As whom the client introduces itself there.
+    introduction: Introduction,
+}
+
+/// The tenant that a server's address names, if any, and the address without it.
+pub(super) fn split_tenant(server: &str) -> (&str, &str) {
+    server.rsplit_once('@').unwrap_or(("", server))
 }
 
 /// State shared by all channels.
@@ -150,7 +157,13 @@ impl TcpStore {
             if addrs.is_empty() {
                 return Err(config(format!("the name {text} stands for no address")));
             }
-            servers.push(ServerAddr { text: format!("tcp://{text}"), addrs });
+            let (tenant, address) = split_tenant(text);
+            if text.contains('@') {
+                check_tenant(tenant).map_err(|error| config(error.to_string()))?;
+            }
+            let introduction =
+                Introduction { name: tenant.to_owned(), moves: options.is_redundant };
+            servers.push(ServerAddr { text: format!("tcp://{address}"), addrs, introduction });
         }
         if servers.is_empty() {
             return Err(config("no server is named: write tcp://HOST:PORT".to_owned()));
@@ -193,7 +206,9 @@ impl TcpStore {
 }
 
 pub(super) fn look_up(text: &str) -> Result<Vec<SocketAddr>, String> {
-    text.to_socket_addrs()
+    split_tenant(text)
+        .1
+        .to_socket_addrs()
         .map(Iterator::collect)
         .map_err(|error| format!("cannot find the server {text}: {error}"))
 }
@@ -367,13 +382,20 @@ impl Shared {
     fn refusal(&self, server: usize, error: &WireError) -> Trouble {
         let store = self.servers[server].text.clone();
         match error {
-            WireError::Told { code: ErrorCode::NoSession, .. } => Trouble::Fatal(StoreError::Io {
-                store,
-                doing: "coming back to the server",
-                source_text: "it was restarted, or gave this program up for lost: what the program kept there is gone".to_owned(),
-            }),
+            WireError::Told { code: ErrorCode::NoSession, text } => {
+                Trouble::Fatal(StoreError::Io {
+                    store,
+                    doing: "coming back to the server",
+                    source_text: format!(
+                        "it was restarted, or gave this program up for lost: what the program kept there is gone ({text})"
+                    ),
+                })
+            }
             WireError::Told { code: ErrorCode::TooMany, text } => Trouble::Broken(text.clone()),
-            WireError::Key(KeyError::Needed) | WireError::Key(_) | WireError::Told { .. } | WireError::NoCommonVersion { .. } => {
+            WireError::Key(KeyError::Needed)
+            | WireError::Key(_)
+            | WireError::Told { .. }
+            | WireError::NoCommonVersion { .. } => {
                 Trouble::Fatal(StoreError::Refused { store, reason: error.to_string() })
             }
             other => Trouble::Fatal(StoreError::Refused { store, reason: other.to_string() }),
@@ -399,10 +421,22 @@ impl Shared {
         }
     }
 
+    /// If a server gives no more because of a quota: whose.
+    fn quota_reason(&self) -> Option<String> {
+        let at = self.books().servers.iter().position(books::ServerBook::is_at_quota)?;
+        let ServerAddr { text, introduction, .. } = &self.servers[at];
+        Some(match introduction.name.as_str() {
+            "" => format!("the quota that {text} gives this machine is used up"),
+            name => format!("the quota of tenant {name} at {text} is used up"),
+        })
+    }
+
     fn full(&self) -> StoreError {
         let books = self.books();
         let (used, capacity) = (Bytes(books.space.occupied_bytes()), Bytes(books.capacity_bytes()));
-        StoreError::Full { store: self.name.clone(), used, capacity }
+        drop(books);
+        let reason = self.quota_reason().map_or(String::new(), |reason| format!(" ({reason})"));
+        StoreError::Full { store: format!("{}{reason}", self.name), used, capacity }
     }
 }
 
@@ -456,6 +490,10 @@ impl Store for TcpStore {
     fn pulse(&self) -> Option<Pulse> {
         let is_draining = self.shared.books().servers.iter().any(books::ServerBook::is_draining);
         Some(Pulse { is_draining, ..self.shared.minding.pulse() })
+    }
+
+    fn full_because(&self) -> Option<String> {
+        self.shared.quota_reason()
     }
 
     fn awaits_room(&self) -> bool {

@@ -37,6 +37,38 @@ impl Limits {
     }
 }
 
+/// Memory that can still be used without swapping, and without a limit of a cgroup being reached:
+/// of the machine, or of the tightest of this process's cgroups.
+pub fn headroom() -> io::Result<Bytes> {
+    headroom_below(Path::new("/"))
+}
+
+fn headroom_below(root: &Path) -> io::Result<Bytes> {
+    let machine = meminfo(root, "MemAvailable:")?;
+    let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+    let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
+    let within = |mount| {
+        let (dirs, files) = groups_of(root, mount, &groups)?;
+        dirs.iter().filter_map(|dir| room_in(dir, &files)).min()
+    };
+    Ok(mounts.lines().filter_map(within).min().map_or(machine, |room| room.min(machine)))
+}
+
+/// What is left of the limit of one cgroup; file cache counts half, as the kernel needs time to
+/// give it up.
+fn room_in(dir: &Path, files: &GroupFiles) -> Option<Bytes> {
+    let (limit, _) = limit_in(&dir.join(files.limit))?;
+    let used: u64 = fs::read_to_string(dir.join(files.usage)).ok()?.trim().parse().ok()?;
+    let stat = fs::read_to_string(dir.join("memory.stat")).ok()?;
+    let count = |name: &str| -> u64 {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
+    };
+    let prefix = files.stat_prefix;
+    let cache = count(&format!("{prefix}inactive_file")) + count(&format!("{prefix}active_file"));
+    Some(Bytes(limit.0.saturating_sub(used.saturating_sub(cache / 2))))
+}
+
 /// Memory of the machine that is available without swapping.
 pub fn available() -> io::Result<Bytes> {
     meminfo(Path::new("/"), "MemAvailable:")
@@ -73,15 +105,37 @@ fn meminfo(root: &Path, key: &str) -> io::Result<Bytes> {
 
 /// The tightest limit in the hierarchy that one line of `mountinfo` describes.
 fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf)> {
+    let (dirs, files) = groups_of(root, mount, groups)?;
+    dirs.iter().filter_map(|dir| limit_in(&dir.join(files.limit))).min()
+}
+
+/// How the files of a memory cgroup are called.
+struct GroupFiles {
+    limit: &'static str,
+    usage: &'static str,
+    /// Before the names in `memory.stat` that count children too.
+    stat_prefix: &'static str,
+}
+
+/// The directories of this process's cgroups, the deepest first, in the hierarchy that one line of
+/// `mountinfo` describes.
+fn groups_of(root: &Path, mount: &str, groups: &str) -> Option<(Vec<PathBuf>, GroupFiles)> {
     let (left, right) = mount.split_once(" - ")?;
     let mut left = left.split(' ').skip(3);
     let (mount_root, mount_point) = (left.next()?, left.next()?);
     let mut right = right.split(' ');
     let (kind, options) = (right.next()?, right.nth(1)?);
-    let (file, controller) = match kind {
-        "cgroup2" => ("memory.max", ""),
+    let (files, controller) = match kind {
+        "cgroup2" => {
+            (GroupFiles { limit: "memory.max", usage: "memory.current", stat_prefix: "" }, "")
+        }
         "cgroup" if options.split(',').any(|option| option == "memory") => {
-            ("memory.limit_in_bytes", "memory")
+            let files = GroupFiles {
+                limit: "memory.limit_in_bytes",
+                usage: "memory.usage_in_bytes",
+                stat_prefix: "total_",
+            };
+            (files, "memory")
         }
         _ => return None,
     };
@@ -91,11 +145,8 @@ fn mount_limit(root: &Path, mount: &str, groups: &str) -> Option<(Bytes, PathBuf
     let inside = Path::new(group).strip_prefix(mount_root).unwrap_or(Path::new(""));
     let top = root.join(mount_point.trim_start_matches('/'));
     let deepest = top.join(inside);
-    deepest
-        .ancestors()
-        .take_while(|dir| dir.starts_with(&top))
-        .filter_map(|dir| limit_in(&dir.join(file)))
-        .min()
+    let dirs = deepest.ancestors().take_while(|dir| dir.starts_with(&top));
+    Some((dirs.map(Path::to_owned).collect(), files))
 }
 
 fn limit_in(file: &Path) -> Option<(Bytes, PathBuf)> {
@@ -109,15 +160,46 @@ mod tests {
     use super::*;
 
     fn machine(files: &[(&str, &str)]) -> Limits {
+        Limits::read_below(root(files).path()).unwrap()
+    }
+
+    fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
-        for (path, text) in
-            files.iter().chain(&[("proc/meminfo", "MemTotal:       8388608 kB\nMemFree: 1 kB\n")])
+        for (path, text) in files
+            .iter()
+            .chain(&[("proc/meminfo", "MemTotal:       8388608 kB\nMemAvailable:   1048576 kB\n")])
         {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        Limits::read_below(root.path()).unwrap()
+        root
+    }
+
+    #[test]
+    fn headroom_is_that_of_the_tightest_group() {
+        let room = |files: &[(&str, &str)]| headroom_below(root(files).path()).unwrap().0 >> 20;
+        assert_eq!(room(&[]), 1024);
+        let second = [
+            ("proc/self/cgroup", "0::/user/job\n"),
+            ("proc/self/mountinfo", "41 31 0:38 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+            ("sys/fs/cgroup/user/memory.max", "536870912\n"),
+            ("sys/fs/cgroup/user/memory.current", "419430400\n"),
+            ("sys/fs/cgroup/user/memory.stat", "anon 1\ninactive_file 41943040\nactive_file 0\n"),
+            ("sys/fs/cgroup/user/job/memory.max", "max\n"),
+        ];
+        assert_eq!(room(&second), 512 - 400 + 20);
+        let first = [
+            ("proc/self/cgroup", "4:memory:/a\n0::/\n"),
+            (
+                "proc/self/mountinfo",
+                "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+            ),
+            ("sys/fs/cgroup/memory/a/memory.limit_in_bytes", "104857600\n"),
+            ("sys/fs/cgroup/memory/a/memory.usage_in_bytes", "209715200\n"),
+            ("sys/fs/cgroup/memory/a/memory.stat", "inactive_file 7\ntotal_inactive_file 0\n"),
+        ];
+        assert_eq!(room(&first), 0);
     }
 
     #[test]

@@ -297,6 +297,9 @@ mod tests {
 
     fn client(number: u64, peer: &str, read_bytes: u64) -> ClientView {
         ClientView {
+            tenant_bytes: 0,
+            quota_bytes: None,
+            weight: 1,
             number,
             name: String::new(),
             peer: peer.to_owned(),

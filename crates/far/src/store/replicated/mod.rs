@@ -27,7 +27,7 @@ use hiroma_units::Loc;
 use self::books::Books;
 use self::channel::ReplicatedChannel;
 use super::background::Background;
-use super::tcp::{LogLine, TcpOptions, TcpStore};
+use super::tcp::{LogLine, TcpOptions, TcpStore, split_tenant};
 use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
 use crate::content::Key;
 
@@ -125,7 +125,8 @@ fn check(name: &str, servers: usize, copies: usize) -> Result<(), StoreError> {
 
 /// Servers on the same host fail together: they have the label of the first one there.
 fn label(servers: &[TcpOptions], server: usize) -> u32 {
-    let host = |server: usize| servers[server].servers[0].rsplit_once(':').map(|(host, _)| host);
+    let address = |server: usize| split_tenant(&servers[server].servers[0]).1;
+    let host = |server: usize| address(server).rsplit_once(':').map(|(host, _)| host);
     (0..server).find(|&other| host(other) == host(server)).unwrap_or(server) as u32
 }
 
@@ -140,7 +141,7 @@ impl Shared {
     }
 
     fn server_name(&self, server: usize) -> String {
-        format!("tcp://{}", self.servers[server].servers[0])
+        format!("tcp://{}", split_tenant(&self.servers[server].servers[0]).1)
     }
 
     /// The members have changed: channels look at them before their next request.

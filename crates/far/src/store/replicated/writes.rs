@@ -124,16 +124,18 @@ impl ReplicatedChannel {
     }
 
     fn full(&self) -> StoreError {
-        let usage = {
+        let (usage, stores) = {
             let books = self.shared.books();
             if books.pool.living().is_empty() {
                 let reason = "all servers are gone".to_owned();
                 return StoreError::NoCopy { store: self.shared.name.clone(), reason };
             }
-            books.usage()
+            (books.usage(), books.stores())
         };
+        let reason = stores.iter().find_map(|(_, store)| store.full_because());
+        let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
         StoreError::Full {
-            store: self.shared.name.clone(),
+            store: format!("{}{reason}", self.shared.name),
             used: Bytes(usage.stored_bytes),
             capacity: Bytes(usage.capacity_bytes),
         }

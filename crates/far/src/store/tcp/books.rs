@@ -50,6 +50,8 @@ pub struct ServerBook {
     asked: bool,
     full_since: Option<Instant>,
     usage: SessionUsage,
+    /// How long the server keeps our session without a sign of life, if it says so.
+    pub lease: Option<Duration>,
 }
 
 /// The state of all servers.
@@ -303,6 +305,11 @@ impl ServerBook {
     /// The server is to be emptied.
     pub fn is_draining(&self) -> bool {
         self.usage.is_draining
+    }
+
+    /// Our tenant may have no more there.
+    pub fn is_at_quota(&self) -> bool {
+        self.usage.is_at_quota
     }
 
     /// Gives back what is kept for later, if the server is to be emptied. Returns how many chunks are

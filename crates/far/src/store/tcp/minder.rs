@@ -21,6 +21,9 @@ const ASK_EVERY: Duration = Duration::from_secs(3);
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_EVERY_DOWN: Duration = Duration::from_millis(100);
 
+/// A lease is renewed this many times before it would run out.
+const LEASE_PARTS: u32 = 4;
+
 /// The same where the content is elsewhere too: questions, and checks while something is amiss.
 const ASK_EVERY_REDUNDANT: Duration = Duration::from_millis(300);
 const LOOK_EVERY_REDUNDANT: Duration = Duration::from_millis(20);
@@ -107,12 +110,16 @@ impl Minder {
         if shared.epoch.load(SeqCst) != self.epoch {
             return Duration::ZERO;
         }
-        let mut all_well = true;
+        let (mut all_well, mut look_every) = (true, LOOK_EVERY);
         for (server, link) in links.iter_mut().enumerate() {
             if self.given_up[server] {
                 continue;
             }
             let ask_every = if shared.is_redundant { ASK_EVERY_REDUNDANT } else { ASK_EVERY };
+            // Often enough to renew the lease although an answer may get lost.
+            let lease = shared.books().servers[server].lease;
+            let ask_every = lease.map_or(ask_every, |lease| ask_every.min(lease / LEASE_PARTS));
+            look_every = look_every.min(ask_every);
             if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ask_every) {
                 // With other copies elsewhere, the answer also says whether the server is drained.
                 let ask = if shared.is_redundant { Message::Usage } else { Message::Ping };
@@ -133,7 +140,7 @@ impl Minder {
             }
         }
         match (all_well, shared.is_redundant) {
-            (true, false) => LOOK_EVERY,
+            (true, false) => look_every,
             (true, true) => LOOK_EVERY_DOWN,
             (false, false) => LOOK_EVERY_DOWN,
             (false, true) => LOOK_EVERY_REDUNDANT,

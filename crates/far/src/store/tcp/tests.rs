@@ -20,7 +20,12 @@ const SECTOR: usize = 8192;
 const CHUNK_SECTORS: usize = EXTENT / SECTOR;
 
 fn options(memory_bytes: u64) -> ServeOptions {
-    ServeOptions { listen: "127.0.0.1:0".into(), memory_bytes, ..ServeOptions::default() }
+    ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes,
+        lease: Duration::from_secs(60),
+        ..ServeOptions::default()
+    }
 }
 
 fn server(memory_bytes: u64) -> ServerHandle {
@@ -267,15 +272,15 @@ fn exited_program_leaves_nothing_on_the_server() {
 }
 
 #[test]
-fn killed_program_is_forgotten_after_grace_period() {
+fn killed_program_is_forgotten_when_its_lease_has_run_out() {
     let server =
-        serve(ServeOptions { grace: Duration::from_millis(300), ..options(64 << 20) }).unwrap();
+        serve(ServeOptions { lease: Duration::from_millis(300), ..options(64 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
     let store = TcpStore::connect_with(through(&proxy)).unwrap();
     let mut writer = store.open(Purpose::Write).unwrap();
     write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).unwrap();
     proxy.close();
-    eventually("the end of the grace period", || {
+    eventually("the end of the lease", || {
         server.stats().used_bytes + server.stats().reserved_bytes == 0
     });
 }
@@ -283,7 +288,7 @@ fn killed_program_is_forgotten_after_grace_period() {
 #[test]
 fn memory_of_killed_programs_is_reclaimed_when_needed() {
     let server =
-        serve(ServeOptions { grace: Duration::from_secs(3600), ..options(8 << 20) }).unwrap();
+        serve(ServeOptions { lease: Duration::from_secs(3600), ..options(8 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
     let killed = TcpStore::connect_with(through(&proxy)).unwrap();
     let mut writer = killed.open(Purpose::Write).unwrap();
@@ -326,7 +331,13 @@ fn every_address_of_a_name_is_tried() {
     let (server, gone) = (server(8 << 20), server(8 << 20));
     let addrs = vec![gone.local_addr(), server.local_addr()];
     drop(gone);
-    let name = || vec![ServerAddr { text: "tcp://name:7070".into(), addrs: addrs.clone() }];
+    let name = || {
+        vec![ServerAddr {
+            text: "tcp://name:7070".into(),
+            addrs: addrs.clone(),
+            introduction: Introduction::default(),
+        }]
+    };
     let store =
         TcpStore::connect_to(store_options(&[]), "tcp://name:7070".into(), None, name()).unwrap();
     let (mut reader, mut writer) = channels(&store);

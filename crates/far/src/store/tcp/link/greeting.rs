@@ -2,10 +2,11 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hiroma_far_wire::{
-    ClientEvent, ClientSession, Frame, HEADER_BYTES, MAX_BODY, Message, WireError,
+    ClientEvent, ClientSession, Frame, HEADER_BYTES, INTRODUCTION_VERSION, MAX_BODY, Message,
+    WireError,
 };
 use hiroma_sys::sockets;
 use rustix::io::Errno;
@@ -14,6 +15,25 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{ATTEMPT_MAX, Link, PAUSE_MIN, State, Trouble};
 use crate::store::StoreError;
+use crate::store::tcp::{ServerAddr, Shared};
+
+impl Shared {
+    /// What the client says of itself before it opens a session, if there is anything to say.
+    fn introduction(&self, server: usize, version: u16) -> Result<Option<Message>, Trouble> {
+        let ServerAddr { text, introduction, .. } = &self.servers[server];
+        if version >= INTRODUCTION_VERSION {
+            return Ok(Some(Message::Introduce(introduction.clone())));
+        }
+        if introduction.name.is_empty() {
+            return Ok(None);
+        }
+        let reason = format!(
+            "it speaks version {version} of the protocol, which has no names of tenants: use the same release of hiroma there, or leave the name {} out",
+            introduction.name
+        );
+        Err(Trouble::Fatal(StoreError::Refused { store: text.clone(), reason }))
+    }
+}
 
 impl Link {
     /// Starts to connect.
@@ -109,9 +129,13 @@ impl Link {
                 None => {}
                 Some(ClientEvent::Send(bytes)) => self.greeting.extend_from_slice(&bytes),
                 Some(ClientEvent::Ready) => {
+                    let version = wire.version();
+                    let introduction = self.shared.introduction(self.server, version)?;
                     let open =
                         Message::Open { token: self.token, lane: self.lane, purpose: self.purpose };
-                    open.encode(wire.version(), 0, &mut self.greeting);
+                    for message in introduction.into_iter().chain([open]) {
+                        message.encode(version, 0, &mut self.greeting);
+                    }
                 }
                 Some(ClientEvent::Frame(frame)) => self.opened(frame)?,
             }
@@ -126,9 +150,12 @@ impl Link {
 
     fn opened(&mut self, frame: Frame) -> Result<(), Trouble> {
         match frame.message {
-            Message::Opened { token, usage } => {
+            Message::Opened { token, usage, lease_ms } => {
                 self.token = token;
-                self.shared.books().servers[self.server].told(usage);
+                let mut books = self.shared.books();
+                let book = &mut books.servers[self.server];
+                book.told(usage);
+                book.lease = (lease_ms > 0).then(|| Duration::from_millis(u64::from(lease_ms)));
             }
             Message::Error { code, text } => {
                 let error = WireError::Told { code, text };

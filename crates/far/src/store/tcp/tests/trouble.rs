@@ -144,9 +144,9 @@ fn listening(options: TcpOptions) -> (TcpOptions, Heard<String>, Heard<StoreErro
 }
 
 #[test]
-fn idle_connection_reconnects_within_grace_period() {
+fn idle_connection_reconnects_within_its_lease() {
     let server =
-        serve(ServeOptions { grace: Duration::from_secs(8), ..options(64 << 20) }).unwrap();
+        serve(ServeOptions { lease: Duration::from_secs(8), ..options(64 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
     let (options, lines, losses) = listening(through(&proxy));
     let store = TcpStore::connect_with(options).unwrap();
