@@ -16,8 +16,8 @@ use self::elastic::{Memory, Spill};
 use anyhow::{Context, Result};
 use hiroma_command::{refuse, show};
 use hiroma_far_server::{
-    Answers, LEASE_MIN, Log, Quotas, ServeOptions, ServerHandle, ServerStats, SessionStats,
-    load_key, serve,
+    Answers, LEASE_MIN, Log, Quotas, SILENCE, ServeOptions, ServerHandle, ServerStats,
+    SessionStats, load_key, serve,
 };
 use hiroma_far_wire::check_tenant;
 use hiroma_metrics::{Endpoint, registry_of};
@@ -75,10 +75,11 @@ pub struct Args {
     /// Weight of a tenant when memory is short, as alice=3; others have 1
     #[arg(long = "weight", value_name = "NAME=N", value_parser = parse_weight)]
     weights: Vec<(String, u32)>,
-    /// How long a client may give no sign of life, because its machine or the network has failed,
-    /// until what it had here is freed. A client that comes back later is refused
-    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_lease)]
-    lease: Duration,
+    /// How long a client may be away until what it had here is freed; one that comes back later is
+    /// refused. Without this option 2 s after its connections were closed, as when it is killed, and
+    /// 30 s while its machine or the network is silent
+    #[arg(long, value_name = "TIME", value_parser = parse_lease)]
+    lease: Option<Duration>,
     /// Become a member of the pool of these members; any of them is enough
     #[arg(long, value_name = "HOST:PORT[,...]", value_delimiter = ',')]
     join: Vec<String>,
@@ -179,7 +180,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
         memory_bytes: memory.0,
         elastic,
         key_file: args.key_file.clone(),
-        lease: args.lease,
+        lease: args.lease.unwrap_or(LEASE_MIN),
+        silence: args.lease.unwrap_or(SILENCE),
         quotas: quotas(&args),
         log: Arc::clone(&log),
         answers: Some(place.answers()),

@@ -31,7 +31,7 @@ use hiroma_units::Bytes;
 pub use activity::{Activity, Refused, RequestKind, TimesTaken};
 pub use lend::{Elastic, Gauge, Seen};
 pub use options::{Answers, Log, ServeOptions, ServerError, load_key};
-pub use registry::{LEASE_MIN, ServerStats, SessionStats, TenantStats};
+pub use registry::{LEASE_MIN, SILENCE, ServerStats, SessionStats, TenantStats};
 pub use tenant::Quotas;
 
 use lend::{Given, Lender};
@@ -72,8 +72,9 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         .local_addr()
         .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
     let spill = options.open_spill()?;
-    let registry = Registry::new(chunks, options.lease, options.quotas, spill)
-        .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
+    let registry =
+        Registry::new(chunks, (options.lease, options.silence), options.quotas, spill)
+            .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
     let server = Arc::new(Server {
         registry,
         activity: Activity::default(),

@@ -11,7 +11,7 @@ use hiroma_sys::host::memory;
 use hiroma_units::Bytes;
 
 use crate::lend::Elastic;
-use crate::registry::LEASE_MIN;
+use crate::registry::{LEASE_MIN, SILENCE};
 use crate::spill::Spill;
 use crate::tenant::Quotas;
 
@@ -32,9 +32,12 @@ pub struct ServeOptions {
     pub elastic: Option<Elastic>,
     /// File with the shared key.
     pub key_file: Option<PathBuf>,
-    /// How long a session is kept without a sign of its client's life: after its last connection
-    /// broke without a `Bye`, or while nothing arrives on any.
+    /// How long a session is kept after its last connection was closed without a `Bye`: its client
+    /// has been killed, or connects again.
     pub lease: Duration,
+    /// How long it is kept while nothing arrives on any connection: the client's machine is gone, or
+    /// the network between fails for a while. At least `lease`.
+    pub silence: Duration,
     /// What tenants may have.
     pub quotas: Quotas,
     /// Answers queries about server and pool; none: they are refused.
@@ -51,6 +54,7 @@ impl Default for ServeOptions {
             elastic: None,
             key_file: None,
             lease: LEASE_MIN,
+            silence: SILENCE,
             quotas: Quotas::default(),
             answers: None,
             log: Arc::new(|_| {}),

@@ -25,6 +25,9 @@ const STOOD_STILL: Duration = Duration::from_secs(1);
 /// The shortest time after which a connection without any sign of life says something: an idle one
 /// has one each second.
 pub const LEASE_MIN: Duration = Duration::from_secs(2);
+/// A network that fails is repaired within this time more often than a machine is gone for good: the
+/// last copy of somebody's data must not be freed for the first.
+pub const SILENCE: Duration = Duration::from_secs(30);
 /// How long a child that was announced may take to come, after its parent has said goodbye.
 const CHILD_PATIENCE: Duration = Duration::from_secs(10);
 /// Sessions that have ended are remembered, to say why they are gone.
@@ -96,6 +99,7 @@ pub struct TenantStats {
 pub struct Registry {
     pool: Arc<Pool>,
     lease: Duration,
+    silence: Duration,
     quotas: Quotas,
     listed: Mutex<Listed>,
     stopping: AtomicBool,
@@ -128,13 +132,14 @@ pub struct Guest {
 impl Registry {
     pub fn new(
         chunks: usize,
-        lease: Duration,
+        (lease, silence): (Duration, Duration),
         quotas: Quotas,
         spill: Option<Spill>,
     ) -> io::Result<Registry> {
         Ok(Registry {
             pool: Pool::new(chunks, spill)?,
             lease,
+            silence: silence.max(lease),
             quotas,
             listed: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -146,7 +151,7 @@ impl Registry {
         &self.pool
     }
 
-    /// How long a session is kept without a sign of its client's life.
+    /// How long a session is kept after its connections were closed.
     pub fn lease(&self) -> Duration {
         self.lease
     }
@@ -177,12 +182,12 @@ impl Registry {
             return Ok(session);
         }
         let Some(session) = listed.sessions.get(&token) else {
-            return Err(listed.why_gone(token, self.lease));
+            return Err(listed.why_gone(token));
         };
         let mut presence = lock(&session.presence);
         if presence.closed || presence.said_bye {
             drop(presence);
-            return Err(listed.why_gone(token, self.lease));
+            return Err(listed.why_gone(token));
         }
         presence.opening += 1;
         presence.alone_since = None;
@@ -253,7 +258,7 @@ impl Registry {
 
     /// Ends the connections of clients whose machine gives no sign of life: it is gone, or cut off.
     fn end_silent(&self, log: &Log) {
-        let limit = self.lease.max(LEASE_MIN);
+        let limit = self.silence.max(LEASE_MIN);
         let limit = limit - limit / 8;
         let sessions: Vec<_> = lock(&self.listed).sessions.values().cloned().collect();
         for session in sessions {
@@ -329,7 +334,7 @@ impl Registry {
                 self.forgive_standstill();
             }
             looked = Instant::now();
-            if awake_since.elapsed() >= self.lease.max(LEASE_MIN) {
+            if awake_since.elapsed() >= self.silence.max(LEASE_MIN) {
                 self.end_silent(log);
             }
             let listed = lock(&self.listed);
@@ -408,10 +413,10 @@ impl Listed {
     }
 
     /// Why there is no session with this token.
-    fn why_gone(&self, token: SessionToken, lease: Duration) -> String {
+    fn why_gone(&self, token: SessionToken) -> String {
         match self.ended.iter().find(|(ended, _)| *ended == token) {
             Some((_, at)) => format!(
-                "the server gave this client up {:.1} s ago, when its lease of {lease:?} had run out without a sign of life: its content is gone",
+                "the server gave this client up {:.1} s ago, when its lease had run out without a sign of life: its content is gone",
                 at.elapsed().as_secs_f64()
             ),
             None => {
