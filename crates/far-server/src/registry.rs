@@ -139,7 +139,7 @@ impl Registry {
         Ok(Registry {
             pool: Pool::new(chunks, spill)?,
             lease,
-            silence: silence.max(lease),
+            silence: silence.max(lease).max(LEASE_MIN),
             quotas,
             listed: Mutex::default(),
             stopping: AtomicBool::new(false),
@@ -258,8 +258,7 @@ impl Registry {
 
     /// Ends the connections of clients whose machine gives no sign of life: it is gone, or cut off.
     fn end_silent(&self, log: &Log) {
-        let limit = self.silence.max(LEASE_MIN);
-        let limit = limit - limit / 8;
+        let limit = self.silence - self.silence / 8;
         let sessions: Vec<_> = lock(&self.listed).sessions.values().cloned().collect();
         for session in sessions {
             if session.is_silent(limit) && session.end_alone(self.patience()) {
@@ -334,7 +333,7 @@ impl Registry {
                 self.forgive_standstill();
             }
             looked = Instant::now();
-            if awake_since.elapsed() >= self.silence.max(LEASE_MIN) {
+            if awake_since.elapsed() >= self.silence {
                 self.end_silent(log);
             }
             let listed = lock(&self.listed);

@@ -6,9 +6,9 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 use hiroma_far_wire::CHUNK;
@@ -50,10 +50,7 @@ impl Spill {
     pub fn open(dir: &Path, most: Option<u64>) -> io::Result<Spill> {
         let unnamed = OFlags::TMPFILE.bits() as i32;
         let file = OpenOptions::new().read(true).write(true).custom_flags(unnamed).open(dir)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", {
-            use std::os::fd::AsRawFd;
-            file.as_raw_fd()
-        }));
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let bypassing = OFlags::DIRECT.bits() as i32;
         let direct = OpenOptions::new().read(true).write(true).custom_flags(bypassing).open(path);
         let direct = direct.or_else(|_| file.try_clone())?;
