@@ -29,6 +29,7 @@
 //! | [`placement`] | which node of a cluster keeps a page, and how nodes learn about free memory |
 
 pub mod allocation;
+pub mod clusters;
 pub mod crowd;
 pub mod duplication;
 pub mod granularity;
