@@ -126,7 +126,11 @@ impl Board {
 
     /// Whether a request has not been answered yet, or never will be.
     fn is_busy(&self) -> bool {
-        self.load(ASKED) != self.load(ANSWERED) || self.load(UNREADABLE) != 0
+        self.load(ASKED) != self.load(ANSWERED) || self.is_unreadable()
+    }
+
+    fn is_unreadable(&self) -> bool {
+        self.load(UNREADABLE) != 0
     }
 
     /// Requests the bits of these ranges, at most [`RANGES_MAX`].
@@ -143,7 +147,7 @@ impl Board {
 
     /// The ranges of a request that has not been answered.
     pub fn asked(&self) -> Option<Vec<u64>> {
-        if self.load(ASKED) == self.load(ANSWERED) || self.load(UNREADABLE) != 0 {
+        if self.load(ASKED) == self.load(ANSWERED) || self.is_unreadable() {
             return None;
         }
         let count = (self.load(COUNT) as usize).min(RANGES_MAX);
@@ -207,7 +211,8 @@ impl Accessed {
 impl Core {
     /// A block became resident: its extent is one whose bits are read.
     pub fn list_for_accessed(&mut self, block: BlockId) {
-        if self.live.board.is_some() && self.extent(block).resident_sectors <= 1 {
+        let before = usize::from(self.extent(block).resident_sectors).saturating_sub(block.pages());
+        if self.live.board.is_some() && before == 0 {
             self.accessed.extents.insert(block.extent_no().0);
         }
     }
@@ -226,27 +231,44 @@ impl Core {
         if self.accessed.asked.is_empty() && !is_due {
             return;
         }
-        let base = (self.arena.base() / EXTENT) as u64;
-        let Core { live, accessed, replacement, extents: table, sector_order, .. } = self;
-        let Some(board) = live.board.as_ref().filter(|board| !board.is_busy()) else { return };
-        let Accessed { asked, working_set, .. } = accessed;
+        let live = self.live.clone();
+        let Some(board) = &live.board else { return };
+        if board.is_busy() {
+            if board.is_unreadable() && !self.accessed.asked.is_empty() {
+                self.accessed.asked.clear();
+                self.clusters.give_up();
+            }
+            return;
+        }
+        let mut asked = std::mem::take(&mut self.accessed.asked);
         if !asked.is_empty() {
             live.page.add(Counter::AccessedReads, 1);
             for (at, &extent) in asked.iter().enumerate() {
-                let (bits, extent) = (board.bits(at), ExtentNo(extent));
-                replacement.accessed(extent, &bits);
-                let resident = table[extent.0 as usize].resident_pages(*sector_order);
-                working_set.read(extent, &bits, &resident);
+                self.take_accessed(ExtentNo(extent), &board.bits(at));
             }
             asked.clear();
-            working_set.end_read();
+            self.accessed.working_set.end_read();
         }
+        self.accessed.asked = asked;
         if is_due {
-            accessed.staged_pages = 0;
-            accessed.choose(|extent| table[extent as usize].has_resident());
-            if !accessed.asked.is_empty() {
-                board.ask(accessed.asked.iter().map(|&extent| base + u64::from(extent)));
+            let (table, base) = (&self.extents, (self.arena.base() / EXTENT) as u64);
+            self.accessed.staged_pages = 0;
+            self.accessed.choose(|extent| table[extent as usize].has_resident());
+            if !self.accessed.asked.is_empty() {
+                board.ask(self.accessed.asked.iter().map(|&extent| base + u64::from(extent)));
             }
+        }
+    }
+
+    /// Takes the accessed bits of an extent since the last call.
+    pub fn take_accessed(&mut self, extent: ExtentNo, bits: &PageBits) {
+        self.replacement.accessed(extent, bits);
+        let state = &self.extents[extent.0 as usize];
+        let resident = state.resident_pages(self.sector_order);
+        self.accessed.working_set.read(extent, bits, &resident);
+        // A huge page has one bit for all.
+        if !state.has(flag::RESIDENT) && self.clusters.read(extent, bits, &resident) {
+            self.break_clusters(extent.0 as usize);
         }
     }
 

@@ -80,7 +80,10 @@ impl Core {
             },
             mode => mode,
         };
-        let block = self.block_of(page, mode);
+        let block = match mode {
+            Mode::Small => self.choose_small(page, fault.known),
+            _ => self.block_of(page, mode),
+        };
         if self.is_resident(block) {
             return self.on_resident(block, fault.addr);
         }
@@ -121,7 +124,7 @@ impl Core {
     }
 
     /// Whether the first sector of a block is in compressed memory.
-    fn is_packed(&self, block: BlockId) -> bool {
+    pub fn is_packed(&self, block: BlockId) -> bool {
         let (first, _) = self.sector_range(block);
         matches!(self.extent(block).copy(first), Copy::Stored { loc, .. } if self.store.is_packed(loc))
     }
@@ -163,7 +166,7 @@ impl Core {
         let region = self.regions.entry(region).or_default();
         let wanted = match (self.fixed, fresh) {
             (Some(_), _) => Mode::Huge,
-            (None, true) if is_short => Mode::Small,
+            (None, true) if is_short || !stream => Mode::Small,
             (None, true) => self.granularity.on_fresh_fault(history, region, stream).into(),
             (None, false) if is_packed => self.granularity.on_near_fault(history, stream).into(),
             (None, false) => {
@@ -193,7 +196,7 @@ impl Core {
             // A model has little room; it is to see both.
             return _extent % 2 == 1;
         }
-        self.local() + 4 * EXTENT + self.reserve_target() > self.room()
+        self.local() + 4 * EXTENT + self.reserve_target() > self.room() / 2
     }
 
     /// A fault on memory that is resident according to the state: another thread's fault mapped it
@@ -251,6 +254,7 @@ impl Core {
                 extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
                 self.map_in(block, origin);
                 self.give_up_copies(block);
+                self.merge(block);
                 Answer::Done
             }
             // Canary "copy while written": the frame itself is mapped while the evictor reads it.
@@ -334,7 +338,10 @@ impl Core {
             return self.no_room(block);
         }
         match self.put_zeros(addr, block.bytes()) {
-            PutIn::Done => self.admit(block, origin),
+            PutIn::Done => {
+                self.admit(block, origin);
+                self.merge(block);
+            }
             PutIn::Gone => self.settle(block.extent_no().0 as usize),
         }
         Answer::Done
@@ -358,10 +365,7 @@ impl Core {
             return false;
         }
         self.wakes.push((addr, mapped * block.bytes()));
-        for ahead in 0..mapped {
-            let page = block.page() + (ahead * block.pages()) as u64;
-            self.admit(BlockId::new(page, block.order()), origin);
-        }
+        self.admit_fresh(block, mapped, origin);
         true
     }
 
@@ -369,12 +373,15 @@ impl Core {
     fn fresh_run(&self, block: BlockId) -> usize {
         let (first, _) = self.sector_range(block);
         let extent = self.extent(block);
-        if self.fixed.is_some() || self.live.path != Path::Full {
+        if self.fixed.is_some()
+            || block.order() != self.sector_order
+            || self.live.path != Path::Full
+        {
             return 1;
         }
         let is_framed = |at: usize| {
             let page = block.page() + (at as u64) - first as u64;
-            extent.in_frames > 0 && self.blocks.contains_key(&BlockId::new(page, block.order()))
+            extent.in_frames > 0 && self.blocks.contains_key(&self.small_block(page))
         };
         // Those before it that were touched may have left already.
         let was_touched =

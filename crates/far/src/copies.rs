@@ -83,9 +83,8 @@ impl Core {
         if extent.mode != Mode::Small || extent.far_sectors() == 0 {
             return false;
         }
-        for sector in 0..self.sectors() {
-            let page = ((number * self.sectors() + sector) as u64) << self.sector_order;
-            let block = BlockId::new(page, self.sector_order);
+        let mut at = 0;
+        while let Some(block) = self.next_small(number, &mut at) {
             if self.drops_copy_of(block) && self.is_resident(block) {
                 self.drop_near_copies(block, freed);
             }

@@ -4,10 +4,12 @@
 #[cfg(any(test, feature = "model"))]
 mod copy;
 mod in_frames;
+mod small;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hiroma_policy::clusters::Clusters;
 use hiroma_policy::duplication::Duplication;
 use hiroma_policy::neighbours::Neighbours;
 use hiroma_policy::run_ahead::RunAhead;
@@ -27,7 +29,7 @@ use crate::canary;
 use crate::config::{BlockSize, Config, ReplacementKind};
 use crate::control::{Counter, Stores};
 use crate::error::PagerError;
-use crate::extent::{Copy, Extent, Mode, flag};
+use crate::extent::{CLUSTER_ORDER, Copy, Extent, Mode, flag};
 use crate::frames::{Frame, Frames};
 use crate::live::{Live, Path};
 use crate::removal::{Coming, OwnRemoval};
@@ -127,6 +129,7 @@ pub struct Core {
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
     pub runs: RunAhead,
+    pub clusters: Clusters,
     pub neighbours: Neighbours,
     pub staging: Staging,
     pub sharing: Sharing,
@@ -205,9 +208,19 @@ fn replacement(kind: ReplacementKind) -> Box<dyn Replacement> {
     }
 }
 
+/// Which sectors move in clusters, as far as that can be known.
+fn clusters(live: &Live) -> Clusters {
+    let mut clusters = Clusters::default();
+    if live.board.is_none() {
+        clusters.give_up();
+    }
+    clusters
+}
+
 /// The staging area, registered where pages move.
-fn frames(sector_order: u8, live: &Live) -> Result<Frames, PagerError> {
-    let frames = Frames::new(sector_order, live.path == Path::Full)
+fn frames(sector_order: u8, has_clusters: bool, live: &Live) -> Result<Frames, PagerError> {
+    let orders = [sector_order, CLUSTER_ORDER];
+    let frames = Frames::new(&orders[..1 + usize::from(has_clusters)], live.path == Path::Full)
         .map_err(PagerError::io("reserving the staging area"))?;
     if let Some(staging) = &live.staging {
         frames.register(staging).map_err(PagerError::io("registering the staging area"))?;
@@ -229,7 +242,7 @@ impl Core {
         let limit = config.local_limit_bytes as usize;
         let table = PagerError::io("reserving tables");
         let extents = LazyTable::new(arena.len() / EXTENT).map_err(table)?;
-        let frames = frames(sector_order, &live)?;
+        let frames = frames(sector_order, config.block == BlockSize::Auto, &live)?;
         let fixed = match config.block {
             BlockSize::Auto => None,
             BlockSize::Fixed(bytes) => Some(bytes),
@@ -272,6 +285,7 @@ impl Core {
             near: Waits::default(),
             behind: Waits::default(),
             runs: RunAhead::new(sectors as u64),
+            clusters: clusters(&live),
             neighbours: Neighbours::default(),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),
             fetch_queue: VecDeque::with_capacity(256),
@@ -345,7 +359,7 @@ impl Core {
         if mode == Mode::Huge {
             BlockId::extent(ExtentNo((page / PAGES_PER_EXTENT as u64) as u32))
         } else {
-            BlockId::new(page >> self.sector_order << self.sector_order, self.sector_order)
+            self.small_block(page)
         }
     }
 
@@ -425,7 +439,8 @@ impl Core {
             Mode::Away => false,
             Mode::Huge => block.is_huge() && extent.has(flag::RESIDENT),
             Mode::Small => {
-                block.order() == self.sector_order && extent.is_resident(self.sector_range(block).0)
+                block == self.small_block(block.page())
+                    && extent.is_resident(self.sector_range(block).0)
             }
         }
     }
@@ -438,14 +453,14 @@ impl Core {
         let fitting = if block.is_huge() { Mode::Huge } else { Mode::Small };
         assert_eq!(self.extent(block).mode, fitting, "{block:?}");
         self.recorder.note("resident: on, pages", block.page(), on as usize, block.pages());
-        let (sector, _) = self.sector_range(block);
+        let (sector, count) = self.sector_range(block);
         let huge = self.extent(block).mode == Mode::Huge;
         let extent = self.extent_mut(block);
         let tables = extent.table_bytes();
         if huge {
             extent.set(flag::RESIDENT, on);
         } else {
-            extent.set_resident(sector, on);
+            extent.set_resident(sector, count, on);
             extent.set(flag::PAGE_TABLE, true);
         }
         self.extent_tables = self.extent_tables + self.extent(block).table_bytes() - tables;
@@ -453,6 +468,9 @@ impl Core {
             self.resident_bytes += block.bytes();
             self.resident_blocks += 1;
             self.list_for_accessed(block);
+            if self.live.board.is_some() && !block.is_huge() {
+                self.clusters.admitted(block);
+            }
         } else {
             self.resident_bytes -= block.bytes();
             self.resident_blocks -= 1;
@@ -464,6 +482,7 @@ impl Core {
 
     /// A block became resident; notifies the policy.
     pub fn admit(&mut self, block: BlockId, origin: Origin) {
+        self.settle_size(block);
         self.set_resident(block, true);
         if !self.overlay.is_empty() {
             // What was discarded is zero now; an overlay that stayed would erase later writes.

@@ -86,18 +86,19 @@ impl Core {
         if by == By::Us {
             self.evacuate_runs(extent, 0, self.sectors());
         }
-        for sector in 0..self.sectors() {
-            if self.extents[extent].mode == Mode::Small && self.extents[extent].is_resident(sector)
-            {
-                let piece = self.sector_block(extent, sector);
+        let mut at = 0;
+        while let Some(piece) = self.next_small(extent, &mut at) {
+            if self.is_resident(piece) {
                 match by {
                     By::Us => self.evacuate(piece, to_zero),
                     By::Unmapped => self.set_resident(piece, false),
                     By::Kernel => {}
                 }
             }
-            if !self.is_fetching(extent, sector) {
-                self.set_copy(whole, sector, Copy::None, freed);
+            let (first, count) = self.sector_range(piece);
+            if !self.is_fetching(extent, first) {
+                (first..first + count)
+                    .for_each(|sector| self.set_copy(whole, sector, Copy::None, freed));
             }
         }
         if !self.overlay.is_empty() {
@@ -143,32 +144,41 @@ impl Core {
         if by == By::Us {
             self.evacuate_runs(extent, from.div_ceil(sector_bytes), to / sector_bytes);
         }
-        for sector in from / sector_bytes..to.div_ceil(sector_bytes) {
-            let start = sector * sector_bytes;
-            let part = (from.max(start) - start, to.min(start + sector_bytes) - start);
-            let all = part == (0, sector_bytes);
-            let piece = self.sector_block(extent, sector);
-            let resident = self.extents[extent].mode == Mode::Small
-                && self.extents[extent].is_resident(sector);
+        let (mut sector, end) = (from / sector_bytes, to.div_ceil(sector_bytes));
+        while sector < end {
+            let piece = self.small_at(extent, sector);
+            let (first, count) = self.sector_range(piece);
+            let (start, stop) = (first * sector_bytes, (first + count) * sector_bytes);
+            let part = (from.max(start), to.min(stop));
+            let all = part == (start, stop);
+            let resident = self.is_resident(piece);
             match by {
                 By::Us if resident && all => self.evacuate(piece, to_zero),
-                By::Us if resident => to_zero.push((base + start + part.0, base + start + part.1)),
+                By::Us if resident => to_zero.push((base + part.0, base + part.1)),
                 By::Unmapped if resident && all => self.set_resident(piece, false),
                 _ => {}
             }
-            let far = !matches!(self.extents[extent].copy(sector), Copy::None);
-            if huge_framed || !all && !resident && (far || self.blocks.contains_key(&piece)) {
-                self.overlay.entry(piece).or_default().push(part);
-                self.recorder.note("overlay", piece.page(), part.0, part.1);
-            } else if all {
-                if self.blocks.contains_key(&piece) {
-                    self.forget_frame(piece);
-                }
-                self.overlay.remove(&piece);
-                if !self.is_resident(piece) && !self.is_fetching(extent, sector) {
-                    self.set_copy(whole, sector, Copy::None, freed);
+            let framed = self.blocks.contains_key(&piece);
+            if all && framed && !huge_framed {
+                self.forget_frame(piece);
+            }
+            for at in first.max(sector)..(first + count).min(end) {
+                let start = at * sector_bytes;
+                let part = (from.max(start) - start, to.min(start + sector_bytes) - start);
+                let is_whole = part == (0, sector_bytes);
+                let far = !matches!(self.extents[extent].copy(at), Copy::None);
+                let key = self.sector_block(extent, at);
+                if huge_framed || !all && !resident && (framed || !is_whole && far) {
+                    self.overlay.entry(key).or_default().push(part);
+                    self.recorder.note("overlay", key.page(), part.0, part.1);
+                } else if all || !resident && is_whole {
+                    self.overlay.remove(&key);
+                    if !self.is_resident(piece) && !self.is_fetching(extent, at) {
+                        self.set_copy(whole, at, Copy::None, freed);
+                    }
                 }
             }
+            sector = first + count;
         }
         self.settle(extent);
     }
@@ -214,9 +224,10 @@ impl Core {
         };
         self.extents[extent].in_frames > 0
             && (fetching(BlockId::extent(ExtentNo(extent as u32)))
-                || fetching(self.sector_block(extent, sector)))
+                || fetching(self.small_at(extent, sector)))
     }
 
+    /// The block of one sector, by which its discarded parts are known.
     fn sector_block(&self, extent: usize, sector: usize) -> BlockId {
         BlockId::new(
             (extent * EXTENT / PAGE) as u64 + ((sector as u64) << self.sector_order),
@@ -260,13 +271,26 @@ impl Core {
     fn evacuate_runs(&mut self, extent: usize, from: usize, to: usize) {
         let mut first = from;
         while self.extents[extent].mode == Mode::Small && first < to {
-            let is_resident = |&at: &usize| self.extents[extent].is_resident(at);
-            let count = (first..to).take_while(is_resident).count();
+            let count = self.count_resident(extent, first, to);
             if count >= EVACUATED_RUN_MIN {
                 self.evacuate_run(extent, first, count);
             }
             first += count.max(1);
         }
+    }
+
+    /// How many sectors from `first` on, up to `to`, are those of whole blocks that are resident.
+    fn count_resident(&self, extent: usize, first: usize, to: usize) -> usize {
+        let mut at = first;
+        while at < to {
+            let block = self.small_at(extent, at);
+            let (start, count) = self.sector_range(block);
+            if start < at || start + count > to || !self.is_resident(block) {
+                break;
+            }
+            at += count;
+        }
+        at - first
     }
 
     fn evacuate_run(&mut self, extent: usize, first: usize, count: usize) {
@@ -291,8 +315,16 @@ impl Core {
             count,
             done,
         );
-        for sector in first..first + done {
-            self.set_resident(self.sector_block(extent, sector), false);
+        let mut sector = first;
+        while sector < first + done {
+            let block = self.small_at(extent, sector);
+            sector += self.sector_range(block).1;
+            if sector <= first + done {
+                self.set_resident(block, false);
+            } else {
+                // A part of it was taken out, and reads as zeros.
+                self.extents[extent].set(flag::HOLES, true);
+            }
         }
     }
 
@@ -305,7 +337,7 @@ impl Core {
             self.forget_frame(whole);
         }
         for sector in from..to {
-            let piece = self.sector_block(extent, sector);
+            let piece = self.small_at(extent, sector);
             if piece != whole && self.blocks.contains_key(&piece) {
                 self.forget_frame(piece);
             }

@@ -101,7 +101,7 @@ impl Core {
         let offered = self.drain.untaken < UNTAKEN_MAX || self.stamp % OFFERED_EVERY == 0;
         // Slabs that are in use have room too: blocks are overwritten, discarded and demoted.
         let has_room = self.store.takes_near();
-        if !offered || block.order() != self.sector_order || self.is_draining() || !has_room {
+        if !offered || block.is_huge() || self.is_draining() || !has_room {
             return false;
         }
         matches!(self.extent(block).copy(self.sector_range(block).0), Copy::Stored { loc, .. } if self.store.is_behind(loc))
@@ -137,7 +137,11 @@ impl Core {
             mode => mode,
         };
         let first = (extent * PAGES_PER_EXTENT) as u64;
-        let block = self.block_of(first + ((sector as u64) << self.sector_order), mode);
+        let page = first + ((sector as u64) << self.sector_order);
+        let block = match mode {
+            Mode::Small => self.least_block(page),
+            _ => self.block_of(page, mode),
+        };
         if self.blocks.contains_key(&block) {
             // It is in transit, and will be evicted again.
             return;
@@ -145,7 +149,7 @@ impl Core {
         if self.is_resident(block) {
             // It is resident: the copy can simply be freed.
             self.set_copy(block, sector, Copy::None, freed);
-        } else if block.order() == self.sector_order {
+        } else if !block.is_huge() {
             self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
         }
     }

@@ -230,18 +230,12 @@ impl Evicting {
         // it.
         job.tier = job.tier.filter(|&tier| tier == Tier::Behind || differing == 0);
         let all = differing * 4 > sectors || job.tier.is_some();
-        let due = |job: &Job, at: usize| (all || job.changed[at]) && stored(&job.copies[at]);
         job.pending = 1;
         let mut at = 0;
         let mut locs = [Loc(0); 512];
-        while at < sectors {
-            if !due(job, at) {
-                at += 1;
-                continue;
-            }
-            let end = (at..sectors).find(|&end| !due(job, end)).unwrap_or(sectors);
-            let buf = vm::lend(job.addr + at * sector_bytes, (end - at) * sector_bytes);
-            let locs = &mut locs[..end - at];
+        while let Some((from, end)) = job.next_to_write(at, all) {
+            let buf = vm::lend(job.addr + from * sector_bytes, (end - from) * sector_bytes);
+            let locs = &mut locs[..end - from];
             let written = match job.tier {
                 Some(tier) => match self.channel.write_to(tier, Token(index as u64), buf, locs) {
                     // The block stays in its present store.
@@ -257,13 +251,8 @@ impl Evicting {
                 Ok(()) => job.pending += 1,
                 Err((_, error)) => lost(&error),
             }
-            job.written += (end - at) * sector_bytes;
-            for (offset, &new) in locs.iter().enumerate() {
-                if let Copy::Stored { loc, .. } = &mut job.copies[at + offset] {
-                    *loc = new;
-                }
-                job.changed[at + offset] = true;
-            }
+            job.written += (end - from) * sector_bytes;
+            job.wrote(from, locs);
             at = end;
         }
         self.ended(index);

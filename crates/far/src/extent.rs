@@ -35,6 +35,13 @@ pub mod flag {
     pub const RECLAIMING: u8 = 32;
 }
 
+/// Sectors of a cluster, as a power of two. Only sectors of one page form clusters.
+pub const CLUSTER_ORDER: u8 = 3;
+/// All sectors of a cluster.
+pub const CLUSTER_BITS: u8 = ((1u16 << (1 << CLUSTER_ORDER)) - 1) as u8;
+const CLUSTERS_PER_EXTENT: usize = PAGES_PER_EXTENT >> CLUSTER_ORDER;
+const _: () = assert!(1 << CLUSTER_ORDER == hiroma_policy::clusters::CLUSTER);
+
 /// One extent. An all-zero value is an extent that was never used.
 #[derive(Clone, FromZeros)]
 #[repr(C)]
@@ -59,6 +66,8 @@ pub struct Extent {
 #[derive(Clone)]
 pub struct Detail {
     resident: [u64; PAGES_PER_EXTENT / 64],
+    /// Clusters (`1 << CLUSTER_ORDER` sectors) that move as one block.
+    clusters: [u64; CLUSTERS_PER_EXTENT / 64],
     copies: Copies,
     far_sectors: u16,
 }
@@ -247,19 +256,47 @@ impl Extent {
         pages
     }
 
-    /// Small mode: records whether a sector is mapped into the program.
-    pub fn set_resident(&mut self, sector: usize, on: bool) {
+    /// Small mode: records whether `count` sectors from `first` on are mapped into the program.
+    pub fn set_resident(&mut self, first: usize, count: usize, on: bool) {
+        let (mut set, mut cleared) = (0, 0);
         let detail = self.detail_mut();
-        let word = &mut detail.resident[sector / 64];
-        let before = *word >> (sector % 64) & 1 == 1;
-        *word = *word & !(1 << (sector % 64)) | u64::from(on) << (sector % 64);
-        self.resident_sectors = self.resident_sectors + u16::from(on) - u16::from(before);
+        for sector in first..first + count {
+            let word = &mut detail.resident[sector / 64];
+            let before = *word >> (sector % 64) & 1 == 1;
+            *word = *word & !(1 << (sector % 64)) | u64::from(on) << (sector % 64);
+            (set, cleared) = (set + u16::from(on), cleared + u16::from(before));
+        }
+        self.resident_sectors = self.resident_sectors + set - cleared;
+    }
+
+    /// Small mode: which sectors of the cluster that contains a sector are mapped into the program.
+    pub fn resident_in_cluster(&self, sector: usize) -> u8 {
+        self.detail.as_ref().map_or(0, |detail| {
+            let first = sector >> CLUSTER_ORDER << CLUSTER_ORDER;
+            (detail.resident[first / 64] >> (first % 64)) as u8 & CLUSTER_BITS
+        })
+    }
+
+    /// Small mode: whether the cluster that contains a sector moves as one block.
+    pub fn is_cluster(&self, sector: usize) -> bool {
+        self.detail.as_ref().is_some_and(|detail| {
+            let cluster = sector >> CLUSTER_ORDER;
+            detail.clusters[cluster / 64] >> (cluster % 64) & 1 == 1
+        })
+    }
+
+    /// Sets whether it does.
+    pub fn set_cluster(&mut self, sector: usize, on: bool) {
+        let cluster = sector >> CLUSTER_ORDER;
+        let word = &mut self.detail_mut().clusters[cluster / 64];
+        *word = *word & !(1 << (cluster % 64)) | u64::from(on) << (cluster % 64);
     }
 
     fn detail_mut(&mut self) -> &mut Detail {
         let empty = || {
             Box::new(Detail {
                 resident: [0; PAGES_PER_EXTENT / 64],
+                clusters: [0; CLUSTERS_PER_EXTENT / 64],
                 copies: Copies::Few(Vec::new()),
                 far_sectors: 0,
             })
@@ -332,12 +369,12 @@ mod tests {
     fn empty_extent_frees_its_tables() {
         let mut extent = Extent::new_zeroed();
         extent.set_copy(5, 256, stored(1));
-        extent.set_resident(6, true);
+        extent.set_resident(6, 1, true);
         extent.shrink();
         assert_eq!(extent.set_copy(5, 256, Copy::None), Some(Loc(1)));
         extent.shrink();
         assert!(extent.is_resident(6));
-        extent.set_resident(6, false);
+        extent.set_resident(6, 1, false);
         extent.shrink();
         assert!(extent.is_away() && extent.table_bytes() == 0);
     }
@@ -346,7 +383,7 @@ mod tests {
     fn pages_of_resident_sectors() {
         let mut extent = Extent::new_zeroed();
         assert_eq!(extent.resident_pages(0), PageBits::default());
-        [0, 63, 64].into_iter().for_each(|sector| extent.set_resident(sector, true));
+        [0, 63, 64].into_iter().for_each(|sector| extent.set_resident(sector, 1, true));
         let pages = |bits: PageBits| bits.iter().map(|word| word.count_ones()).sum::<u32>();
         assert_eq!(extent.resident_pages(0)[..3], [1 | 1 << 63, 1, 0]);
         assert_eq!(extent.resident_pages(2)[..5], [0xf, 0, 0, 0xf << 60, 0xf]);

@@ -368,48 +368,50 @@ impl Faulting {
     }
 }
 
-/// Begins to fetch the blocks beside a faulted one that are worth it.
+/// Begins to fetch the blocks behind a faulted one, where faults follow each other in order,
+/// or those beside it in its cluster.
 fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &mut Vec<usize>) {
     if core.fixed.is_some() || block.is_huge() {
         return;
     }
-    let (order, sector) = (core.sector_order, block.page() >> core.sector_order);
-    let budget = core.reserve().max(0) as usize / 2 / block.bytes();
     let sectors = core.sectors() as u64;
-    let wanted = core.runs.on_fault(sector);
-    let (from, end, most) = if wanted > 1 {
-        core.neighbours.forget(sector);
-        let end = (sector + 2 * wanted as u64).min((sector / sectors + 1) * sectors);
-        (sector + 1, end, wanted)
-    } else {
-        let local_sectors = (core.room() / block.bytes()) as u64;
-        let start = sector / GROUP * GROUP;
-        match core.neighbours.on_fault(sector, local_sectors) {
-            Some(block) => (start + block.start, start + block.end, GROUP as usize),
+    let first = block.page();
+    let wanted = core.runs.on_fault(first);
+    let room = core.reserve().max(0) as usize / 2 / core.sector_bytes();
+    let (mut at, end, most) = if wanted > 1 {
+        core.neighbours.forget(first);
+        let end = (first + 2 * wanted as u64).min((first / sectors + 1) * sectors);
+        (first + block.pages() as u64, end, wanted)
+    } else if let Some(cluster) = core.rest_of_cluster(block) {
+        (cluster.page(), cluster.page() + cluster.pages() as u64, cluster.pages())
+    } else if block.order() == 0 {
+        let group = first / GROUP * GROUP;
+        match core.neighbours.on_fault(first, (core.room() / block.bytes()) as u64) {
+            Some(used) => (group + used.start, group + used.end, GROUP as usize),
             None => {
-                let far = core.far_in_group(sector);
-                core.neighbours.open(sector, far);
-                (sector, sector + 1, 1)
+                let far = core.far_in_group(first);
+                core.neighbours.open(first, far);
+                (first, first, 0)
             }
         }
+    } else {
+        (first, first, 0)
     };
-    let (mut last, mut count) = (sector, 1);
-    for at in from..end {
-        if count >= most.min(budget) {
-            break;
-        }
-        let next = BlockId::new(at << order, order);
-        last = last.max(at);
-        if at == sector || !core.is_far(next) {
+    let most = most.min(room);
+    let (mut count, mut last) = (block.pages(), first + block.pages() as u64);
+    while at < end && count < most {
+        let next = core.block_ahead(at, end);
+        at = next.page() + next.pages() as u64;
+        if !core.is_far(next) {
             continue;
         }
         let ahead = Ahead { block: next, map: true, stream: false, drains: false };
         let Ok(job) = fetcher.begin(core, ahead, None) else { break };
         core.blocks.get_mut(&next).expect("just entered").prefetched = true;
         jobs.push(job);
-        count += 1;
+        (last, count) = (last.max(at), count + next.pages());
     }
-    core.runs.fetched(last + 1, count);
+    core.runs.fetched(last, count);
 }
 
 /// Puts off a fault that has to wait; the first fault thread retries it.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hiroma_policy::Origin;
+use hiroma_policy::clusters::CLUSTER;
 use hiroma_policy::neighbours::GROUP;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::{vm, wait};
@@ -294,7 +295,10 @@ impl Core {
         let addr = self.frames.addr(entry.frame);
         self.apply_overlay(block, addr);
         match self.put_in(block, entry.frame) {
-            PutIn::Done => self.admit(block, origin),
+            PutIn::Done => {
+                self.admit(block, origin);
+                self.merge(block);
+            }
             PutIn::Gone => self.settle(block.extent_no().0 as usize),
         }
     }
@@ -310,11 +314,13 @@ impl Core {
             && self.addresses.is_plain(addr, addr + block.bytes())
     }
 
-    /// Which sectors of the group around a far one are far.
+    /// Which sectors of the group around a far one are far, and can come one by one.
     pub fn far_in_group(&self, sector: u64) -> u16 {
         let start = sector / GROUP * GROUP;
-        let block = |at| BlockId::new((start + at) << self.sector_order, self.sector_order);
-        let is_far = |at: &u64| start + at == sector || self.is_far(block(*at));
+        let is_far = |at: &u64| {
+            let block = self.least_block(start + at);
+            start + at == sector || block.order() == 0 && self.is_far(block)
+        };
         (0..GROUP).filter(is_far).fold(0, |far, at| far | 1 << at)
     }
 
@@ -333,9 +339,14 @@ impl Core {
                 Mode::Away => self.possible_mode(extent, wanted),
                 mode => mode,
             };
-            let block = self.block_of(page, mode);
+            let block = match mode {
+                Mode::Small => self.block_ahead(page, page / CLUSTER * CLUSTER + CLUSTER),
+                _ => self.block_of(page, mode),
+            };
+            let is_queued = self.fetch_queue.back().is_some_and(|ahead| ahead.block == block);
             let addr = self.addr(block);
-            if !self.blocks.contains_key(&block)
+            if !is_queued
+                && !self.blocks.contains_key(&block)
                 && !self.is_resident(block)
                 && self.addresses.is_plain(addr, addr + 1)
             {
@@ -435,6 +446,7 @@ impl Prefetching {
         if core.blocks.contains_key(&block)
             || core.is_resident(block)
             || core.extents[number].has(flag::RECLAIMING)
+            || !block.is_huge() && !core.fits(block)
         {
             return;
         }

@@ -71,63 +71,54 @@ const SMALL_AREA: usize = 32 << 30;
 
 /// All frames.
 pub struct Frames {
-    huge: Pool,
-    small: Option<Pool>,
+    /// One for each size of blocks; that of extents first.
+    pools: Vec<Pool>,
     /// Where pages are moved that are given back to the kernel at once.
     scratch: Reservation,
     /// Memory behind frames, whatever their content.
     bytes: usize,
 }
 
+const EXTENT_ORDER: u8 = 9;
+
 /// Strange frames are given back in batches of this many.
 const DROP_BATCH: usize = 64;
 
 impl Frames {
-    /// An empty staging area for extents and for sectors of `1 << sector_order` pages.
-    pub fn new(sector_order: u8, huge_pages: bool) -> io::Result<Frames> {
-        let huge = Pool::new(HUGE_AREA, 9, huge_pages)?;
-        let small =
-            if sector_order < 9 { Some(Pool::new(SMALL_AREA, sector_order, false)?) } else { None };
+    /// An empty staging area for extents and for blocks of `1 << order` pages for each of `orders`.
+    pub fn new(orders: &[u8], huge_pages: bool) -> io::Result<Frames> {
+        let mut pools = vec![Pool::new(HUGE_AREA, EXTENT_ORDER, huge_pages)?];
+        for &order in orders.iter().filter(|&&order| order < EXTENT_ORDER) {
+            pools.push(Pool::new(SMALL_AREA, order, false)?);
+        }
         let scratch = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)?;
         let _ = scratch.advise(scratch.base(), EXTENT, Advise::NoHuge);
-        Ok(Frames { huge, small, scratch, bytes: 0 })
+        Ok(Frames { pools, scratch, bytes: 0 })
     }
 
     /// Registers the area, so that pages can be moved into it. The events that it is registered for
     /// never happen.
     pub fn register(&self, uffd: &Uffd) -> io::Result<()> {
-        for area in self.pools().map(|pool| &pool.area).chain([&self.scratch]) {
+        for area in self.pools.iter().map(|pool| &pool.area).chain([&self.scratch]) {
             uffd.register(area.base(), area.len(), Watch::WriteProtect)?;
         }
         Ok(())
     }
 
-    fn pools(&self) -> impl Iterator<Item = &Pool> {
-        std::iter::once(&self.huge).chain(&self.small)
-    }
-
     fn pool(&self, order: u8) -> &Pool {
-        if order == 9 {
-            &self.huge
-        } else {
-            self.small.as_ref().expect("small blocks exist only where sectors are small")
-        }
+        let pool = self.pools.iter().find(|pool| pool.order == order);
+        pool.expect("there is a pool for each size of blocks")
     }
 
     fn pool_mut(&mut self, order: u8) -> &mut Pool {
-        if order == 9 {
-            &mut self.huge
-        } else {
-            self.small.as_mut().expect("small blocks exist only where sectors are small")
-        }
+        let pool = self.pools.iter_mut().find(|pool| pool.order == order);
+        pool.expect("there is a pool for each size of blocks")
     }
 
     /// Changes the protection of a part of the staging area, which is readable and writable.
     pub fn protect(&self, addr: usize, len: usize, prot: i32) -> io::Result<()> {
-        let pool = std::iter::once(&self.huge)
-            .chain(&self.small)
-            .find(|pool| pool.area.contains(addr))
-            .expect("a frame's address");
+        let pool =
+            self.pools.iter().find(|pool| pool.area.contains(addr)).expect("a frame's address");
         pool.area.protect(addr, len, prot)
     }
 
@@ -156,7 +147,7 @@ impl Frames {
         let spare = |pool: &Pool| {
             (pool.full.len() + pool.zeroed.len() + pool.strange.len()) * (PAGE << pool.order)
         };
-        spare(&self.huge) + self.small.as_ref().map_or(0, spare)
+        self.pools.iter().map(spare).sum()
     }
 
     /// A frame without memory, for a page to be moved into.
@@ -248,7 +239,7 @@ impl Frames {
 
     /// How many whole-extent frames are all zero.
     pub fn zeroed_extents(&self) -> usize {
-        self.huge.zeroed.len()
+        self.pools[0].zeroed.len()
     }
 
     /// A frame received memory (a page moved in, or it is about to be written for the first time).
@@ -263,8 +254,7 @@ impl Frames {
 
     /// Gives the memory of all strange frames back to the kernel. Returns how many bytes.
     pub fn drop_strange(&mut self) -> usize {
-        let dropped =
-            std::iter::once(&mut self.huge).chain(&mut self.small).map(Pool::drop_strange).sum();
+        let dropped = self.pools.iter_mut().map(Pool::drop_strange).sum();
         self.bytes -= dropped;
         dropped
     }
@@ -273,7 +263,7 @@ impl Frames {
     /// Skips frames of order `except`. Returns how many bytes.
     pub fn drop_spare(&mut self, wanted: usize, except: Option<u8>) -> usize {
         let mut dropped = 0;
-        for pool in std::iter::once(&mut self.huge).chain(&mut self.small) {
+        for pool in &mut self.pools {
             dropped += pool.drop_strange();
             if Some(pool.order) == except {
                 continue;
@@ -300,7 +290,7 @@ impl Frames {
                 + pool.empty.bytes()
                 + pool.is_strange.capacity() * 8
         };
-        of(&self.huge) + self.small.as_ref().map_or(0, of)
+        self.pools.iter().map(of).sum()
     }
 }
 
@@ -311,9 +301,7 @@ impl Frames {
     /// addresses.
     pub fn copy_to(&self, child: &mut Frames) {
         child.bytes = self.bytes;
-        for (pool, of_child) in
-            self.pools().zip(std::iter::once(&mut child.huge).chain(&mut child.small))
-        {
+        for (pool, of_child) in self.pools.iter().zip(&mut child.pools) {
             (of_child.full, of_child.zeroed, of_child.empty) =
                 (pool.full.clone(), pool.zeroed.clone(), pool.empty.clone());
             (of_child.strange, of_child.is_strange) =
@@ -330,7 +318,7 @@ impl Frames {
 
     /// The address in the copy that corresponds to an address of a frame.
     pub fn addr_in(&self, child: &Frames, addr: usize) -> Option<usize> {
-        let mut pools = self.pools().zip(child.pools());
+        let mut pools = self.pools.iter().zip(&child.pools);
         pools.find_map(|(pool, of_child)| {
             pool.area.contains(addr).then(|| addr - pool.area.base() + of_child.area.base())
         })

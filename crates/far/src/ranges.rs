@@ -160,10 +160,9 @@ impl Core {
             Mode::Away => {}
             Mode::Huge => self.replacement.hinted(self.block_of(page, Mode::Huge), hint),
             Mode::Small => {
-                for sector in 0..self.sectors() {
-                    if self.extents[extent].is_resident(sector) {
-                        let block = self
-                            .block_of(page + ((sector as u64) << self.sector_order), Mode::Small);
+                let mut at = 0;
+                while let Some(block) = self.next_small(extent, &mut at) {
+                    if self.is_resident(block) {
                         self.replacement.hinted(block, hint);
                     }
                 }

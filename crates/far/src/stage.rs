@@ -1,7 +1,6 @@
 //! Evicts blocks from the program: victims are moved into frames and stay there (*staged*) until
 //! they are touched or written back.
 
-use hiroma_policy::Origin;
 use hiroma_policy::granularity::JUDGED_STAGINGS;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::vm;
@@ -178,10 +177,7 @@ impl Core {
     /// interrupts the other processors once. Returns false if the victim stays mapped or has become
     /// unmapped.
     fn stage_with_next(&mut self, block: BlockId) -> bool {
-        let may_be_more = self.sector_order == 0
-            && !block.is_huge()
-            && self.live.path == Path::Full
-            && !self.forked;
+        let may_be_more = block.order() == 0 && self.live.path == Path::Full && !self.forked;
         let count = if may_be_more { self.count_in_row(block) } else { 1 };
         if count == 1 {
             return self.stage(block);
@@ -266,7 +262,7 @@ impl Core {
         }
         if pinned.touches(addr, end) {
             // One locked page is no reason to hold 2 MiB.
-            if block.is_huge() && self.sector_order < 9 && !pinned.covers(addr, end) {
+            if self.is_divisible(block) && !pinned.covers(addr, end) {
                 self.break_up(block, flag::PAGE_TABLE);
                 return true;
             }
@@ -299,9 +295,7 @@ impl Core {
                 return true;
             }
             TakeOut::Unmovable => self.hold(block),
-            TakeOut::Mixed if block.is_huge() && self.sector_order < 9 => {
-                self.break_up(block, flag::MIXED)
-            }
+            TakeOut::Mixed if self.is_divisible(block) => self.break_up(block, flag::MIXED),
             TakeOut::Mixed => self.hold(block),
             TakeOut::Later => {
                 self.put_off = true;
@@ -316,21 +310,24 @@ impl Core {
         false
     }
 
-    /// A resident extent that can no longer move as one block, or should not, continues in small
-    /// mode. `why` is the flag that is set as the reason.
+    /// Whether a block consists of smaller ones.
+    fn is_divisible(&self, block: BlockId) -> bool {
+        block.order() > self.sector_order
+    }
+
+    /// A resident block that can no longer move as one, or should not: its sectors move one by one.
+    /// `why` is the flag that is set as the reason for an extent.
     pub fn break_up(&mut self, block: BlockId, why: u8) {
+        if !block.is_huge() {
+            return self.break_cluster(block);
+        }
         let number = block.extent_no().0 as usize;
-        let start = block.page();
         self.set_resident(block, false);
         let extent = &mut self.extents[number];
         extent.mode = Mode::Small;
         extent.set(why, true);
         self.count(Counter::ModeChanges, 1);
-        for sector in 0..self.sectors() {
-            let piece =
-                BlockId::new(start + ((sector as u64) << self.sector_order), self.sector_order);
-            self.admit(piece, Origin::Demand);
-        }
+        self.admit_pieces(block);
     }
 
     /// A piece was staged. For an extent that was broken up, the number of its first pieces that

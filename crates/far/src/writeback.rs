@@ -83,6 +83,26 @@ impl Job {
         }
     }
 
+    /// The next run of sectors to write, from sector `at` on: those that differ, or with `moves` all
+    /// that have content.
+    pub fn next_to_write(&self, at: usize, moves: bool) -> Option<(usize, usize)> {
+        let is_due = |&at: &usize| {
+            (moves || self.changed[at]) && matches!(self.copies[at], Copy::Stored { .. })
+        };
+        let from = (at..self.copies.len()).find(is_due)?;
+        Some((from, from + (from..self.copies.len()).take_while(is_due).count()))
+    }
+
+    /// The sectors from `from` on are at these locations now.
+    pub fn wrote(&mut self, from: usize, locs: &[Loc]) {
+        for (at, &new) in (from..).zip(locs) {
+            if let Copy::Stored { loc, .. } = &mut self.copies[at] {
+                *loc = new;
+            }
+            self.changed[at] = true;
+        }
+    }
+
     /// Records the new far copies, and decides what becomes of the block.
     pub fn commit(&mut self, core: &mut Core, freed: &mut Vec<Loc>) {
         let block = self.block.take().expect("a job in use has a block");

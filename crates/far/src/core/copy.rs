@@ -1,9 +1,9 @@
 //! What fork does to the state, for a model: a child's memory has the parent's tables.
 
 use hiroma_policy::Origin;
+use hiroma_units::{BlockId, ExtentNo};
 
 use crate::core::Core;
-use crate::extent::{Mode, flag};
 
 impl Core {
     /// Copies the tables and the blocks in frames into `child`, which is empty.
@@ -30,7 +30,7 @@ impl Core {
             (self.sharing.clone(), self.duplication.clone(), self.copies.clone());
         (child.fetch_queue, child.reclaim_queue) =
             (self.fetch_queue.clone(), self.reclaim_queue.clone());
-        child.runs = self.runs.clone();
+        (child.runs, child.clusters) = (self.runs.clone(), self.clusters.clone());
         child.overlay = self.overlay.clone();
         (child.own_removals, child.coming, child.discarding) =
             (self.own_removals.clone(), self.coming.clone(), self.discarding.clone());
@@ -50,15 +50,13 @@ impl Core {
     /// resident, but not which were touched.
     fn admit_all(&self, child: &mut Core) {
         for extent in 0..self.extents.len() {
-            let (first, mode) = ((extent * self.sectors()) as u64, self.extents[extent].mode);
-            let is_resident = |sector: usize| match mode {
-                Mode::Away => false,
-                Mode::Huge => sector == 0 && self.extents[extent].has(flag::RESIDENT),
-                Mode::Small => self.extents[extent].is_resident(sector),
-            };
-            for sector in (0..self.sectors()).filter(|&sector| is_resident(sector)) {
-                let block = self.block_of((first + sector as u64) << self.sector_order, mode);
-                child.replacement.admitted(block, Origin::Demand);
+            let whole = BlockId::extent(ExtentNo(extent as u32));
+            let mut at = 0;
+            let small = std::iter::from_fn(|| self.next_small(extent, &mut at));
+            for block in small.chain([whole]) {
+                if self.is_resident(block) {
+                    child.replacement.admitted(block, Origin::Demand);
+                }
             }
         }
     }

@@ -12,6 +12,7 @@ impl Core {
     pub fn enter(&mut self, block: BlockId, frame: Frame, phase: Phase) -> u32 {
         assert_ne!(self.extent(block).mode, Mode::Away, "{block:?} has no mode");
         self.recorder.note("enter: phase, pages", block.page(), phase as usize, block.pages());
+        self.settle_size(block);
         self.stamp = self.stamp.wrapping_add(1);
         let entry = Block {
             frame,

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use hiroma_policy::clusters::Clusters;
 use hiroma_policy::loss::bucket;
 use hiroma_policy::sharing::{Seen, Sharing, Waits};
 use hiroma_sys::lock::Lock;
@@ -73,6 +74,8 @@ impl Process {
         let mut core =
             Core::new(&setup.config, live.clone(), setup.arena.clone(), store.clone(), key)
                 .expect("a state");
+        // Few pages are used; both sizes of small blocks are to be seen.
+        core.clusters = Clusters::new(6);
         fill(&mut core, &state);
         let core = Arc::new(Lock::new(core));
         let open = |purpose| store.open(purpose).expect("a channel");
@@ -181,9 +184,14 @@ impl Process {
     pub fn accessed(&mut self) {
         let mut core = self.core.lock();
         let extent = ExtentNo(self.random.below(ARENA_PAGES / PAGES_PER_EXTENT) as u32);
-        let all = self.random.one_in(3);
-        let bits = std::array::from_fn(|_| if all { u64::MAX } else { self.random.next() });
-        core.replacement.accessed(extent, &bits);
+        let kind = self.random.below(3);
+        let bits = std::array::from_fn(|_| match kind {
+            0 => u64::MAX,
+            1 => self.random.next(),
+            // Whole clusters.
+            _ => (self.random.next() & 0x0101_0101_0101_0101) * 0xff,
+        });
+        core.take_accessed(extent, &bits);
         core.split_blurred();
     }
 
