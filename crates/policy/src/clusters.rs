@@ -21,7 +21,7 @@ pub const CLUSTER: u64 = 8;
 /// Areas that are told apart, each of one extent; others share their entries.
 const AREAS: usize = 4096;
 /// Pairs of pages in one cluster that must have been seen for an estimate, usually.
-const PAIRS_MIN: u32 = 64;
+const PAIRS_MIN: u32 = 192;
 /// Resident pages that an estimate is made of, at most: older ones count half.
 const AREA_PAGES_MAX: u64 = 2048;
 const ALL_PAIRS_MAX: i64 = 1 << 14;
