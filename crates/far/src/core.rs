@@ -413,6 +413,7 @@ impl Core {
             + self.lost.metadata_bytes()
             + self.departures.metadata_bytes()
             + self.accessed.working_set.metadata_bytes()
+            + self.clusters.metadata_bytes()
             + self.blocks.capacity() * (size_of::<(BlockId, Block)>() + 1)
             + (self.probation.capacity()
                 + self.differing.capacity()

@@ -8,8 +8,8 @@
 //! much likelier is a page to be one of them if another page of its cluster is? That is the
 //! *intraclass correlation*: 0 if single words are used at random, however many, and 1 if all of a
 //! cluster is used or nothing. It does not depend on the size in which pages move now, as numbers
-//! of faults would. It is measured for each area, and for all of them for areas of which too little
-//! is known.
+//! of faults would. It is measured for each extent, and within all of them for those of which too
+//! little is known.
 
 use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::FxHashMap;
@@ -18,12 +18,10 @@ use crate::replacement::{PageBits, words_of};
 
 /// Sectors of a cluster.
 pub const CLUSTER: u64 = 8;
-/// Areas that are told apart, each of one extent; others share their entries.
-const AREAS: usize = 4096;
 /// Pairs of pages in one cluster that must have been seen for an estimate, usually.
 const PAIRS_MIN: u32 = 192;
 /// Resident pages that an estimate is made of, at most: older ones count half.
-const AREA_PAGES_MAX: u64 = 2048;
+const EXTENT_PAGES_MAX: u64 = 2048;
 const ALL_PAIRS_MAX: i64 = 1 << 14;
 /// Share of used pages, of 1024, that says nothing about clusters.
 const HOT: u64 = 960;
@@ -67,7 +65,7 @@ impl Use {
         self.used += more.used;
         self.beside += more.beside;
         self.used_beside += more.used_beside;
-        if self.resident > AREA_PAGES_MAX {
+        if self.resident > EXTENT_PAGES_MAX {
             self.resident /= 2;
             self.used /= 2;
             self.beside /= 2;
@@ -102,7 +100,7 @@ impl Excess {
 }
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Area {
+struct Known {
     seen: Use,
     /// None: like the others.
     is_worth: Option<bool>,
@@ -114,7 +112,7 @@ pub struct Clusters {
     pairs_min: u32,
     all: Excess,
     is_worth: bool,
-    areas: Vec<Area>,
+    extents: FxHashMap<ExtentNo, Known>,
     /// Pages that became resident after the last read. Their accessed bits are set by that.
     admitted: FxHashMap<ExtentNo, PageBits>,
     /// The clusters of the last first touches.
@@ -137,7 +135,7 @@ impl Clusters {
             pairs_min,
             all: Excess::default(),
             is_worth: true,
-            areas: vec![Area::default(); AREAS],
+            extents: FxHashMap::default(),
             admitted: FxHashMap::default(),
             recent: [u64::MAX / 2; RECENT],
             next: 0,
@@ -149,7 +147,7 @@ impl Clusters {
     /// Accessed bits cannot be read: sectors move one by one, which is never much too expensive.
     pub fn give_up(&mut self) {
         self.is_worth = false;
-        self.areas.fill(Area::default());
+        self.extents.clear();
     }
 
     /// A block became resident.
@@ -165,25 +163,25 @@ impl Clusters {
         let resident: PageBits = std::array::from_fn(|at| resident[at] & !admitted[at]);
         let used = std::array::from_fn(|at| used[at] & resident[at]);
         let seen = Use::new(&used, &resident);
-        let area = &mut self.areas[extent.0 as usize % AREAS];
-        area.seen.add(seen);
-        let usual = area.seen.usual();
+        let state = self.extents.entry(extent).or_default();
+        state.seen.add(seen);
+        let usual = state.seen.usual();
         let excess = Excess::of(seen, usual);
         self.all.used += excess.used;
         self.all.possible += excess.possible;
         if self.all.possible > 1024 * ALL_PAIRS_MAX {
             (self.all.used, self.all.possible) = (self.all.used / 2, self.all.possible / 2);
         }
-        let known = Excess::of(area.seen, usual).correlation(self.pairs_min);
+        let known = Excess::of(state.seen, usual).correlation(self.pairs_min);
         // Where pages come and go, and those that stay were all used, they stayed because of that.
-        let is_hot = usual >= HOT && area.seen.used >= u64::from(self.pairs_min);
+        let is_hot = usual >= HOT && state.seen.used >= u64::from(self.pairs_min);
         if let Some(correlation) = known.or(is_hot.then_some(0)) {
-            area.is_worth = Some(correlation >= WORTH);
+            state.is_worth = Some(correlation >= WORTH);
         }
         if let Some(correlation) = self.all.correlation(self.pairs_min) {
             self.is_worth = correlation >= WORTH;
         }
-        self.areas[extent.0 as usize % AREAS].is_worth == Some(false)
+        state.is_worth == Some(false)
     }
 
     /// A first touch of a sector.
@@ -205,11 +203,14 @@ impl Clusters {
 
     /// Whether the cluster of a sector moves as one block.
     pub fn moves_whole(&self, sector: u64) -> bool {
-        self.area(sector).is_worth.unwrap_or(self.is_worth)
+        let extent = ExtentNo((sector / PAGES_PER_EXTENT as u64) as u32);
+        self.extents.get(&extent).and_then(|state| state.is_worth).unwrap_or(self.is_worth)
     }
 
-    fn area(&self, sector: u64) -> &Area {
-        &self.areas[(sector / PAGES_PER_EXTENT as u64) as usize % AREAS]
+    /// Bytes of its tables.
+    pub fn metadata_bytes(&self) -> usize {
+        self.extents.capacity() * (size_of::<(ExtentNo, Known)>() + 1)
+            + self.admitted.capacity() * (size_of::<(ExtentNo, PageBits)>() + 1)
     }
 }
 
