@@ -44,17 +44,23 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Checks, before anything is measured, that `put` will find the marks of a document.
+pub fn check(document: &Path) -> Result<()> {
+    filled(document, "").map(|_| ())
+}
+
 /// Puts `text` between the marks of a document.
 pub fn put(document: &Path, text: &str) -> Result<()> {
+    let filled = filled(document, text)?;
+    fs::write(document, filled).with_context(|| format!("cannot write {}", document.display()))
+}
+
+fn filled(document: &Path, text: &str) -> Result<String> {
     let path = document.display();
     let content = fs::read_to_string(document).with_context(|| format!("cannot read {path}"))?;
-    let Some(filled) = fill(&content, text) else {
-        return Err(refuse(format!(
-            "{path} has no lines `{}` and `{END}`, in this order",
-            BEGIN.trim_end()
-        )));
-    };
-    fs::write(document, filled).with_context(|| format!("cannot write {path}"))
+    fill(&content, text).ok_or_else(|| {
+        refuse(format!("{path} has no lines `{}` and `{END}`, in this order", BEGIN.trim_end()))
+    })
 }
 
 /// The document with `table` between its marks.
@@ -119,6 +125,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn document_is_checked_before_anything_is_measured() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("document.md");
+        assert!(check(&path).unwrap_err().to_string().contains("cannot read"));
+        fs::write(&path, "no marks").unwrap();
+        assert!(check(&path).unwrap_err().to_string().contains("has no lines"));
+        fs::write(&path, format!("{BEGIN}{END}")).unwrap();
+        check(&path).unwrap();
+        put(&path, "figures\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{BEGIN}figures\n{END}"));
+    }
 
     #[test]
     fn results_become_rows_between_the_marks() {

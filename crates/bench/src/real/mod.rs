@@ -101,7 +101,7 @@ pub struct RealArgs {
 /// Runs the measurements.
 pub fn run(args: &RealArgs) -> Result<ExitCode> {
     args.files.check()?;
-    args.document.iter().try_for_each(|path| files::check(path))?;
+    args.document.iter().try_for_each(|path| figures::check(path))?;
     if let Some(unknown) = args.only.iter().find(|name| !plan::names().contains(name)) {
         return Err(refuse(format!(
             "there is no program `{unknown}`: choose from {}, or name one after --",
