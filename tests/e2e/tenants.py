@@ -172,7 +172,8 @@ def machine_gone(bench):
         address, log = machine.serve(["--lease", "2s"])
         sweep = machine.sweep(address).filled()
         look = lambda: pool(bench, address, ["--key-file", machine.key])
-        want(taken(look())[0][0] > 100 * MIB, f"the program has memory there: {taken(look())}")
+        # Members say how full they are twice a second.
+        wait_for(lambda: taken(look())[0][0] > 100 * MIB, 5, "the program has memory there")
         machine.pull()
         took = until_freed(look, time.monotonic())
         want("no sign of life" in log.read_text(), f"the server says why: {log.read_text()[-500:]}")
