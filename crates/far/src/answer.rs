@@ -124,7 +124,7 @@ impl Core {
     }
 
     /// Whether the first sector of a block is in compressed memory.
-    pub fn is_packed(&self, block: BlockId) -> bool {
+    fn is_packed(&self, block: BlockId) -> bool {
         let (first, _) = self.sector_range(block);
         matches!(self.extent(block).copy(first), Copy::Stored { loc, .. } if self.store.is_packed(loc))
     }
@@ -188,8 +188,8 @@ impl Core {
         Some(mode)
     }
 
-    /// Whether a fresh extent would take the place of others. Its first touches then map small runs:
-    /// most of it may stay unused for long.
+    /// Whether a fresh extent would take more than half of the room. Its first touches then map
+    /// clusters or small runs: most of it may stay unused for long, and others would have to leave.
     fn is_short_of_room(&self, _extent: usize) -> bool {
         #[cfg(any(test, feature = "model"))]
         if self.room_of_test.is_some() {

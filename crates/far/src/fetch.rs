@@ -306,12 +306,11 @@ impl Core {
     /// Whether a small block is in a store alone, in plain memory.
     pub fn is_far(&self, block: BlockId) -> bool {
         let (first, count) = self.sector_range(block);
-        let addr = self.addr(block);
         !self.is_resident(block)
             && !self.blocks.contains_key(&block)
             && (first..first + count)
                 .any(|at| !matches!(self.extent(block).copy(at), Copy::None | Copy::Pattern(0)))
-            && self.addresses.is_plain(addr, addr + block.bytes())
+            && self.is_plain_block(block)
     }
 
     /// Which sectors of the group around a far one are far, and can come one by one.

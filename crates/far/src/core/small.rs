@@ -27,7 +27,7 @@ impl Core {
     }
 
     /// The cluster that contains `page` of the arena, as one block.
-    pub fn cluster(&self, page: u64) -> Option<BlockId> {
+    fn cluster(&self, page: u64) -> Option<BlockId> {
         let block = BlockId::new(page >> CLUSTER_ORDER << CLUSTER_ORDER, CLUSTER_ORDER);
         self.has_clusters().then_some(block)
     }
@@ -92,7 +92,8 @@ impl Core {
         block
     }
 
-    fn is_plain_block(&self, block: BlockId) -> bool {
+    /// Whether all of a block is mapped, and plain memory.
+    pub fn is_plain_block(&self, block: BlockId) -> bool {
         self.addresses.is_plain(self.addr(block), self.addr(block) + block.bytes())
     }
 
