@@ -306,7 +306,11 @@ fn page_shows_the_pool_and_what_happened_in_a_browser() {
     until("both", || json()["members"].as_array().unwrap().len() == 2);
     let (mut running, _) = run(dir.path(), &["--pool", &first.address]);
     until("a client", || json()["clients"][0]["used_bytes"].as_u64() > Some(16 << 20));
-    until("traffic", || json()["rates"].to_string().contains("read_per_s\":1"));
+    until("traffic", || {
+        let seen = json();
+        let rates = seen["rates"].as_array().unwrap();
+        rates.iter().any(|rate| rate["read_per_s"].as_u64() > Some(1 << 20))
+    });
     assert!(has("127.0.0.1 uses ann"), "{}", json()["events"]);
     let page = get(&address);
     let outside = ["http:", "https:", "src=", "@import", "url("];
