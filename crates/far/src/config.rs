@@ -83,6 +83,9 @@ pub struct Config {
     /// in the estimates.
     #[serde(default)]
     pub waking: Option<Costs>,
+    /// A process has no pager until it uses this much memory ([`crate::nursery`]); 0: from its start.
+    #[serde(default)]
+    pub manage_from_bytes: u64,
     /// Addresses of servers, resolved at the start.
     #[serde(skip)]
     pub resolved: Vec<(String, Vec<SocketAddr>)>,
@@ -115,6 +118,7 @@ impl Default for Config {
             hard_limit: false,
             fault_threads: None,
             waking: None,
+            manage_from_bytes: 0,
             resolved: Vec::new(),
             arena_bytes: ARENA_BYTES_MAX,
         }

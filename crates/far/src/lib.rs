@@ -35,6 +35,7 @@ mod memory;
 #[cfg(any(test, feature = "model"))]
 pub mod model;
 mod mover;
+pub mod nursery;
 mod pack;
 mod pager;
 mod ranges;

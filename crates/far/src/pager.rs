@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hiroma_sys::lock::Lock;
 use hiroma_sys::vm::{self, Access, Reservation};
-use hiroma_sys::{helper, signals};
+use hiroma_sys::{helper, signals, stack};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
 use crate::config::LOCAL_MIN;
@@ -29,6 +29,7 @@ use crate::host::{self, Promise};
 use crate::inherit::Listener;
 use crate::life::Life;
 use crate::live::{Live, Path};
+use crate::nursery::Nursery;
 use crate::service::{Call, Calls, ForkGate, Serving};
 use crate::store::{self, Purpose, Store};
 use crate::watchdog::Watchdog;
@@ -63,10 +64,23 @@ pub struct Pager {
 impl Pager {
     /// Starts a pager: opens the stores, reserves the arena, starts the threads.
     pub fn start(config: Config) -> Result<Pager, PagerError> {
-        hooks::internal(|| Pager::start_inside(config))
+        hooks::internal(|| Pager::start_inside(config, None))
     }
 
-    fn start_inside(mut config: Config) -> Result<Pager, PagerError> {
+    /// Starts a pager that takes over a nursery, with its arena. The calling thread may have
+    /// little stack left.
+    pub fn start_late(config: Config, nursery: Nursery) -> Result<Pager, PagerError> {
+        let start = || hooks::internal(|| Pager::start_inside(config, Some(nursery)));
+        stack::run(start).map_err(PagerError::io("mapping a stack"))?
+    }
+
+    /// Prepares what a later [`Pager::start_late`] could not prepare, because other threads may
+    /// hold locks of the C library by then. Returns false if a pager has to be started now.
+    pub fn prepare() -> bool {
+        hooks::internal(host::prepare_helper)
+    }
+
+    fn start_inside(mut config: Config, nursery: Option<Nursery>) -> Result<Pager, PagerError> {
         if config.local_limit_bytes < LOCAL_MIN.0 {
             return Err(PagerError::LimitTooSmall(Bytes(config.local_limit_bytes)));
         }
@@ -79,7 +93,7 @@ impl Pager {
         let as_helper = config.helper && host::prepare_helper();
         let promise = Arc::new(Promise::default());
         let told = promise.clone();
-        let body = move || match Pager::open(config) {
+        let body = move || match Pager::open(config, nursery) {
             Ok((pager, live, listener)) => {
                 told.keep(Ok(pager.clone()));
                 pager.live_on(live, listener);
@@ -94,8 +108,14 @@ impl Pager {
     }
 
     /// Runs on the pager's first thread, which owns its descriptors.
-    fn open(config: Config) -> Result<(Pager, Arc<Live>, Option<Listener>), PagerError> {
-        let arena = Arc::new(reserve_arena(config.arena_bytes as usize)?);
+    fn open(
+        config: Config,
+        nursery: Option<Nursery>,
+    ) -> Result<(Pager, Arc<Live>, Option<Listener>), PagerError> {
+        let arena = match &nursery {
+            Some(nursery) => nursery.arena.clone(),
+            None => Arc::new(reserve_arena(config.arena_bytes as usize)?),
+        };
         let (live, listener) = Live::open(&config, &arena)?;
         let live = Arc::new(live);
         let store = store::open(&config, PAGE << sector_order(config.block))?;
@@ -108,8 +128,11 @@ impl Pager {
             calls: Arc::default(),
             gate: Arc::default(),
         };
-        pager.watch(&live, &[(pager.arena.base(), pager.arena.base() + pager.arena.len())])?;
-        pager.spawn(&live, &store)?;
+        pager
+            .watch(&live, &[(pager.arena.base(), pager.arena.base() + pager.arena.len())])
+            .and_then(|()| nursery.as_ref().map_or(Ok(()), |it| pager.core.lock().take_over(it)))
+            .and_then(|()| pager.spawn(&live, &store))
+            .inspect_err(|_| nursery.iter().for_each(Nursery::is_left_alone))?;
         Ok((pager, live, listener))
     }
 
@@ -457,7 +480,7 @@ impl Pager {
 }
 
 /// Reserves address space, less than `wanted` if a limit on address space forbids it.
-fn reserve_arena(wanted: usize) -> Result<Reservation, PagerError> {
+pub(crate) fn reserve_arena(wanted: usize) -> Result<Reservation, PagerError> {
     let mut len = wanted.next_multiple_of(EXTENT);
     loop {
         match Reservation::new(len, EXTENT, Access::None) {

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use hiroma_units::{EXTENT, PAGE};
 
 use crate::sys::{self, Errno};
-use crate::{runtime, scope};
+use crate::{nursery, runtime};
 
 /// Maximum size of the heap. It is only address space.
 const SPAN_MAX: usize = 1 << 40;
@@ -22,9 +22,10 @@ static BREAK: AtomicUsize = AtomicUsize::new(0);
 
 /// The heap's first address. `None`: the kernel serves this program.
 fn start() -> Option<usize> {
+    nursery::start_now();
     let known = START.load(Ordering::Acquire);
     let arena = runtime::arena();
-    if known != 0 || arena.is_empty() || scope::is_internal() {
+    if known != 0 || !runtime::is_managed() {
         return Some(known).filter(|&start| start != 0);
     }
     let span = (arena.len() / 8).min(SPAN_MAX) / EXTENT * EXTENT;

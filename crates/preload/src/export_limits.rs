@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use libc::{RLIM_INFINITY, rlimit};
 
 use crate::sys::{self, Errno};
-use crate::{internal, runtime, scope};
+use crate::{internal, nursery, runtime};
 
 /// `CAP_SYS_RESOURCE`: hard limits may be raised.
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -51,10 +51,10 @@ static LIMITS: [Limit; 3] = [
 impl Limit {
     /// The process's use of the resource in bytes, as the kernel counts it.
     fn used(&self) -> u64 {
-        let [size, data] = memory();
+        let [size, data] = sys::memory().map_or([0; 2], |[size, data, _]| [size, data]);
         match self.resource as u32 {
-            libc::RLIMIT_AS => size,
-            libc::RLIMIT_DATA => data,
+            libc::RLIMIT_AS => size as u64,
+            libc::RLIMIT_DATA => data as u64,
             _ => 0,
         }
     }
@@ -86,30 +86,10 @@ impl Limit {
     }
 }
 
-/// Size in bytes of the process's address space, and of its writable part.
-fn memory() -> [u64; 2] {
-    let mut text = [0_u8; 128];
-    let name = c"/proc/self/statm".as_ptr() as usize;
-    // SAFETY: the kernel writes to our buffer; the descriptor is this function's own.
-    let got = unsafe {
-        sys::call(
-            libc::SYS_openat,
-            [libc::AT_FDCWD as usize, name, (libc::O_RDONLY | libc::O_CLOEXEC) as usize, 0, 0, 0],
-        )
-        .and_then(|fd| {
-            let got =
-                sys::call(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
-            sys::call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]).and(got)
-        })
-    };
-    let text = std::str::from_utf8(&text[..got.unwrap_or(0)]).unwrap_or_default();
-    let field = |number| {
-        text.split_ascii_whitespace()
-            .nth(number)
-            .and_then(|pages| pages.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    [0, 5].map(|number| field(number) * hiroma_units::PAGE as u64)
+/// Whether one of the limits is finite.
+pub fn are_finite() -> bool {
+    let kernel = |limit: &Limit| sys::prlimit(0, limit.resource, None);
+    LIMITS.iter().any(|limit| kernel(limit).is_ok_and(|it| it.rlim_cur != RLIM_INFINITY))
 }
 
 /// Called before the pager starts: raises the limits that the parent of this program set, as far as
@@ -190,9 +170,11 @@ fn each_set(soft: impl Fn(&Limit, u64) -> u64) {
 /// As in C.
 pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result<(), Errno> {
     let ours = pid == 0 || pid == std::process::id() as i32;
-    let known = LIMITS.iter().find(|limit| {
-        limit.resource == resource && ours && runtime::is_followed() && !scope::is_internal()
-    });
+    if ours && new != 0 && LIMITS.iter().any(|limit| limit.resource == resource) {
+        nursery::start_now();
+    }
+    let known =
+        LIMITS.iter().find(|limit| limit.resource == resource && ours && runtime::is_managed());
     let Some(known) = known else {
         // SAFETY: guaranteed by the caller.
         return unsafe {

@@ -9,6 +9,7 @@ use hiroma_far::Pager;
 use hiroma_units::PAGE;
 
 use crate::export_mmap::{CallResult, arena, everywhere, far_or_unreachable, managed, status};
+use crate::nursery;
 use crate::sys::{self, Errno};
 
 pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> CallResult<()> {
@@ -57,6 +58,7 @@ pub fn do_mlockall(flags: usize) -> CallResult<()> {
     const CURRENT: usize = libc::MCL_CURRENT as usize;
     const FUTURE: usize = libc::MCL_FUTURE as usize;
     const ONFAULT: usize = libc::MCL_ONFAULT as usize;
+    nursery::start_now();
     if arena().is_empty() {
         // SAFETY: locking changes no content.
         return unsafe { sys::call(libc::SYS_mlockall, [flags, 0, 0, 0, 0, 0]).map(drop) };

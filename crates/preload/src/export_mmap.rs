@@ -13,8 +13,9 @@ use hiroma_units::{Bytes, PAGE};
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
 use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, Split};
+use crate::runtime::{self, Phase};
 use crate::sys::{self, Errno};
-use crate::{export_exec, export_lock, runtime, scope};
+use crate::{export_exec, export_lock, nursery, scope};
 
 pub type CallResult<T> = Result<T, Errno>;
 
@@ -36,11 +37,21 @@ pub fn status(outcome: CallResult<()>) -> c_int {
 
 /// The arena as seen by the calling thread: empty where nothing is managed.
 pub fn arena() -> Range<usize> {
-    if scope::is_internal() { 0..0 } else { runtime::arena() }
+    if runtime::is_managed() { runtime::arena() } else { 0..0 }
+}
+
+/// Whether a part of a range is in the arena, and there is no pager yet.
+fn is_in_nursery(addr: usize, len: usize) -> bool {
+    runtime::phase() == Phase::Nursery
+        && !scope::is_internal()
+        && classify::split(addr, len, &runtime::arena()).is_some()
 }
 
 /// Cuts a range at the arena. `None` if only the kernel is concerned.
 pub fn managed(addr: usize, len: usize) -> Option<Split> {
+    if is_in_nursery(addr, len) {
+        nursery::start_now();
+    }
     let arena = arena();
     if arena.is_empty() { None } else { classify::split(addr, len, &arena) }
 }
@@ -159,11 +170,16 @@ pub fn do_mmap(
         sys::mmap(addr, len, prot, flags, fd, offset)
     };
     let kernel = |addr: usize, len: usize, offset: i64| with_flags(flags, addr, len, offset);
+    let call = MapCall { addr, len, prot, flags };
+    if runtime::phase() == Phase::Nursery && !scope::is_internal() {
+        if let Some(start) = nursery::maps(&classify::map(call, &runtime::arena())) {
+            return Ok(start);
+        }
+    }
     let arena = arena();
     if arena.is_empty() {
         return kernel(addr, len, offset);
     }
-    let call = MapCall { addr, len, prot, flags };
     match classify::map(call, &arena) {
         MapPlan::PassThrough => kernel(addr, len, offset).inspect(|_| tell_local(&call)),
         MapPlan::Exists => Err(Errno(libc::EEXIST)),
@@ -259,6 +275,9 @@ pub unsafe extern "C" fn mmap64(
 pub fn do_munmap(addr: usize, len: usize) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::munmap(addr, len) };
+    if is_in_nursery(addr, len) && nursery::unmaps(addr, len) {
+        return Ok(());
+    }
     match managed(addr, len) {
         None => kernel(addr, len),
         Some(split) => {
@@ -329,6 +348,24 @@ pub unsafe extern "C" fn pkey_mprotect(
 pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::madvise(addr, len, advice) };
+    if is_in_nursery(addr, len) {
+        match classify::advice(advice) {
+            // The kernel may act on lazy advice later, which the pager would not know.
+            AdvicePlan::Discard => {
+                // SAFETY: the program requested this call.
+                return unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) };
+            }
+            AdvicePlan::Kernel => return kernel(addr, len),
+            // Different advice would make several mappings of the nursery.
+            AdvicePlan::Accept
+            | AdvicePlan::WillNeed
+            | AdvicePlan::Cold
+            | AdvicePlan::Sequential
+            | AdvicePlan::Random
+            | AdvicePlan::Normal => return Ok(()),
+            AdvicePlan::Refuse | AdvicePlan::WipeOnFork(_) | AdvicePlan::DontFork(_) => {}
+        }
+    }
     let Some(split) = managed(addr, len) else {
         return kernel(addr, len);
     };
@@ -380,6 +417,9 @@ pub fn do_mremap(call: RemapCall) -> CallResult<usize> {
     // SAFETY: the program requested this call.
     let kernel =
         || unsafe { sys::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) };
+    if is_in_nursery(old, old_len.max(1)) || is_in_nursery(new, new_len) {
+        nursery::start_now();
+    }
     let arena = arena();
     if arena.is_empty() {
         return kernel();
@@ -464,8 +504,10 @@ pub unsafe extern "C" fn mremap(
 /// Calls that only inspect mappings. The pager checks the range first, because memory that the
 /// program has unmapped is still mapped in the kernel.
 pub fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> CallResult<()> {
-    if let Some(split) = managed(addr, len) {
-        inside(&split, Pager::all_mapped)?;
+    if !is_in_nursery(addr, len) {
+        if let Some(split) = managed(addr, len) {
+            inside(&split, Pager::all_mapped)?;
+        }
     }
     // SAFETY: the program requested this call.
     unsafe { sys::call(number, [addr, len, third, 0, 0, 0]).map(drop) }
@@ -485,6 +527,16 @@ pub unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c
     status(do_look(libc::SYS_msync, addr as usize, len, flags as usize))
 }
 
+/// Before the program restricts itself.
+pub fn before_prctl(option: c_int) {
+    if matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_DUMPABLE) {
+        nursery::start_now();
+    }
+    if option == libc::PR_SET_SECCOMP {
+        export_exec::stop();
+    }
+}
+
 /// # Safety
 /// As in C.
 #[unsafe(no_mangle)]
@@ -492,12 +544,10 @@ pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: u
     const PR_SET_VMA: c_int = 0x5356_4d41;
     // Named parts would be separate mappings, and the kernel moves no pages across the borders of
     // mappings.
-    if option == PR_SET_VMA && managed(b, c).is_some() {
+    if option == PR_SET_VMA && (is_in_nursery(b, c) || managed(b, c).is_some()) {
         return 0;
     }
-    if option == libc::PR_SET_SECCOMP {
-        export_exec::stop();
-    }
+    before_prctl(option);
     // SAFETY: the program requested this call.
     answer(unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as c_int
 }

@@ -10,12 +10,12 @@ use crate::classify::RemapCall;
 use crate::export_fork::passed_to_clone;
 use crate::export_lock::{do_mlock, do_mlockall, do_munlockall};
 use crate::export_mmap::{
-    CallResult, answer, do_look, do_madvise, do_mmap, do_mprotect, do_mremap, do_munmap,
-    do_pkey_mprotect, managed,
+    CallResult, answer, before_prctl, do_look, do_madvise, do_mmap, do_mprotect, do_mremap,
+    do_munmap, do_pkey_mprotect, managed,
 };
 use crate::export_shm::{do_shmat, do_shmdt};
 use crate::sys::{self, Errno};
-use crate::{export_exec, export_limits, runtime};
+use crate::{export_exec, export_limits, nursery, runtime};
 
 /// `mseal` (Linux 6.10).
 const SYS_MSEAL: c_long = 462;
@@ -148,11 +148,28 @@ pub unsafe extern "C" fn syscall(
         },
         libc::SYS_futex => futex([a, e], b as c_int, kernel),
         libc::SYS_seccomp => {
+            nursery::start_now();
             export_exec::stop();
             kernel()
         }
-        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP => {
-            export_exec::stop();
+        libc::SYS_prctl => {
+            before_prctl(a as c_int);
+            kernel()
+        }
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid
+        | libc::SYS_capset
+        | libc::SYS_chroot
+        | libc::SYS_pivot_root
+        | libc::SYS_unshare
+        | libc::SYS_setns => {
+            nursery::start_now();
             kernel()
         }
         libc::SYS_execve | libc::SYS_execveat => {

@@ -11,7 +11,7 @@ use std::ops::Range;
 use hiroma_units::PAGE;
 
 use crate::sys::{self, Errno};
-use crate::{classify, runtime, scope};
+use crate::{classify, nursery, runtime, scope};
 
 /// `_IOWR(0xAA, 0, struct uffdio_register)`.
 const UFFDIO_REGISTER: usize = 0xc020_aa00;
@@ -34,6 +34,9 @@ pub unsafe fn before_ioctl(request: usize, argument: usize) {
     let arena = runtime::arena();
     if copied != size_of_val(&range) || arena.is_empty() {
         return;
+    }
+    if classify::split(range[0], range[1], &arena).is_some() {
+        nursery::start_now();
     }
     if let Some(split) = classify::split(range[0], range[1], &arena) {
         // The library's heap has a lock, which a signal handler of the program must not wait for.

@@ -13,7 +13,7 @@ use libmimalloc_sys as mi;
 
 use crate::large::{self, ALIGN_MAX, LARGE_MIN};
 use crate::runtime::{self, Phase};
-use crate::{internal, scope, sys};
+use crate::{internal, nursery, scope, sys};
 
 /// The alignment that glibc guarantees for every block; programs store tags in the low bits.
 pub const ALIGN_MIN: usize = 16;
@@ -46,6 +46,8 @@ fn owner(block: *mut c_void) -> Owner {
         large::length(address).map_or(Owner::Mimalloc, Owner::Large)
     } else if runtime::phase() == Phase::PassThrough {
         Owner::Libc
+    } else if nursery::is_on_heap(address) {
+        Owner::Mimalloc
     } else {
         Owner::Stranger
     }
@@ -61,6 +63,11 @@ pub fn allocate(size: usize, align: usize, zeroed: bool) -> *mut c_void {
         return large::allocate(size, align)
             .map_or(ptr::null_mut(), |address| address as *mut c_void);
     }
+    allocate_small(size, align, zeroed)
+}
+
+#[inline]
+fn allocate_small(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     let size = size.max(ALIGN_MIN);
     // SAFETY: any size and any power of two are valid.
     unsafe {
@@ -78,6 +85,9 @@ fn allocate_elsewhere(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     if scope::is_internal() || runtime::phase() == Phase::Early {
         return internal::allocate(size, align, zeroed).cast();
     }
+    if runtime::phase() != Phase::PassThrough {
+        return allocate_without_pager(size, align, zeroed);
+    }
     // SAFETY: glibc's own functions; a zeroed block is never requested with an alignment.
     unsafe {
         match (align <= ALIGN_MIN, zeroed) {
@@ -86,6 +96,19 @@ fn allocate_elsewhere(size: usize, align: usize, zeroed: bool) -> *mut c_void {
             (false, _) => __libc_memalign(align, size),
         }
     }
+}
+
+/// From the nursery, while the process is small.
+fn allocate_without_pager(size: usize, align: usize, zeroed: bool) -> *mut c_void {
+    if size >= LARGE_MIN || align > ALIGN_MAX {
+        nursery::start_now();
+    } else {
+        nursery::allocates(size);
+    }
+    if runtime::phase() == Phase::Managed {
+        return allocate(size, align, zeroed);
+    }
+    allocate_small(size, align, zeroed)
 }
 
 /// Frees a block. Does nothing for null and for blocks of unknown owners: the dynamic linker
@@ -138,6 +161,7 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: allocated by glibc.
         Owner::Libc => return unsafe { __libc_realloc(block, size) },
         Owner::Mimalloc if !working_for_pager && size < LARGE_MIN => {
+            nursery::resizes_block(size);
             // SAFETY: allocated by mimalloc; it remains so while it is small.
             return unsafe { mi::mi_realloc(block, size.max(ALIGN_MIN)) };
         }

@@ -37,6 +37,8 @@ mod export_malloc;
 #[cfg(not(test))]
 mod export_mmap;
 #[cfg(not(test))]
+mod export_rights;
+#[cfg(not(test))]
 mod export_shm;
 #[cfg(not(test))]
 mod export_syscall;
@@ -53,6 +55,8 @@ mod large;
 mod libc_state;
 #[cfg(not(test))]
 mod mimalloc;
+#[cfg(not(test))]
+mod nursery;
 #[cfg(not(test))]
 mod runtime;
 mod scope;

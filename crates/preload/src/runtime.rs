@@ -19,8 +19,11 @@ use hiroma_far::Pager;
 use hiroma_far::config::{CONFIG_ENV, Config};
 use hiroma_units::PAGE;
 
+use crate::nursery::Early;
 use crate::scope::{self, internal_scope};
-use crate::{errors, export_exec, export_limits, internal, large, libc_state, mimalloc, sys};
+use crate::{
+    errors, export_exec, export_limits, internal, large, libc_state, mimalloc, nursery, sys,
+};
 
 /// Exit code if the pager cannot work.
 const EXIT_NO_PAGER: i32 = 75;
@@ -35,6 +38,10 @@ pub enum Phase {
     PassThrough = 1,
     /// The pager.
     Managed = 2,
+    /// The nursery and the kernel, because the process is small so far.
+    Nursery = 3,
+    /// The same, and it remains so, because the pager could not start.
+    Unmanaged = 4,
 }
 
 static PHASE: AtomicU8 = AtomicU8::new(Phase::Early as u8);
@@ -135,9 +142,19 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     hiroma_far::hooks::set_internal(scope::enter, scope::leave);
     hiroma_far::hooks::set_heap(internal::bytes);
+    if !export_limits::are_finite() && nursery::prepare(&config, is_first) {
+        let (start, len) = nursery::arena();
+        has_arena(start, len);
+        PHASE.store(Phase::Nursery as u8, Ordering::Release);
+        return;
+    }
     export_limits::before_start();
-    let pager = match Pager::start(config) {
-        Ok(pager) => pager,
+    match Pager::start(config) {
+        Ok(pager) => {
+            let (start, len) = pager.arena();
+            has_arena(start, len);
+            has_pager(pager);
+        }
         // A child of the first program, possibly run as another user or in a sandbox, behaves as it
         // would without this library.
         Err(error) if !is_first => {
@@ -146,12 +163,14 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
                 std::process::id()
             ));
             PHASE.store(Phase::PassThrough as u8, Ordering::Release);
-            return;
         }
         Err(error) => give_up(&error.to_string()),
-    };
+    }
+}
+
+/// There is an arena: its heap can be used, and forks are followed.
+fn has_arena(start: usize, len: usize) {
     libc_state::settle();
-    let (start, len) = pager.arena();
     if let Err(error) = large::start(start, len) {
         give_up(&format!(
             "cannot map a table for {len} bytes of managed memory (error {})",
@@ -171,12 +190,38 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     }
     ARENA_START.store(start, Ordering::Relaxed);
     ARENA_END.store(start + len, Ordering::Relaxed);
+}
+
+/// Keeps forks away until the result is dropped.
+pub fn without_forks() -> sys::Held<'static, Early> {
+    FORKING.lock()
+}
+
+/// The same, if no thread is forking.
+pub fn without_forks_now() -> Option<sys::Held<'static, Early>> {
+    FORKING.try_lock()
+}
+
+/// The pager has started.
+pub fn has_pager(pager: Pager) {
     let mapped_max = export_limits::after_start();
     if mapped_max != usize::MAX {
         pager.set_mapped_max(mapped_max);
     }
     let _ = PAGER.set(pager);
     PHASE.store(Phase::Managed as u8, Ordering::Release);
+}
+
+/// The pager of a process that has outgrown its nursery could not start.
+pub fn stays_without_pager(is_first: bool, reason: &str) {
+    if is_first {
+        give_up(reason);
+    }
+    sys::say(&format!(
+        "hiroma: process {} runs without far memory from now on: {reason}",
+        std::process::id()
+    ));
+    PHASE.store(Phase::Unmanaged as u8, Ordering::Release);
 }
 
 fn give_up(reason: &str) -> ! {
@@ -195,7 +240,9 @@ pub fn phase() -> Phase {
     match PHASE.load(Ordering::Acquire) {
         0 => Phase::Early,
         1 => Phase::PassThrough,
-        _ => Phase::Managed,
+        2 => Phase::Managed,
+        3 => Phase::Nursery,
+        _ => Phase::Unmanaged,
     }
 }
 
@@ -226,8 +273,8 @@ thread_local! {
     static MASK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Serializes forks.
-static FORKING: sys::Lock<()> = sys::Lock::new(());
+/// Serializes forks, and changes of what a child without a pager has a copy of.
+static FORKING: sys::Lock<Early> = sys::Lock::new(Early::new());
 /// Addresses that a fork touches while the pager is stopped. Not on the heap, because allocating
 /// there takes a lock.
 static KEEP: [AtomicUsize; 128 << 10] = [const { AtomicUsize::new(0) }; 128 << 10];
@@ -286,8 +333,8 @@ pub fn begin_fork(passed: &[Range<usize>]) {
     MASK.set(mask);
     scope::enter();
     FORKING.hold();
-    let count = note_what_forks_touch(passed);
     if let Some(pager) = PAGER.get() {
+        let count = note_what_forks_touch(passed);
         pager.before_fork(&KEEP[..count]);
     }
     internal::before_fork();
@@ -297,27 +344,34 @@ extern "C" fn after_fork_in_parent() {
     internal::after_fork();
     if let Some(pager) = PAGER.get() {
         pager.after_fork_in_parent();
+        libc_state::unlock_streams();
     }
-    libc_state::unlock_streams();
     FORKING.release();
     scope::leave();
     sys::restore_signals(MASK.get());
 }
 
 extern "C" fn after_fork_in_child() {
-    libc_state::reset_streams();
     internal::after_fork();
     if let Some(pager) = PAGER.get() {
+        libc_state::reset_streams();
         pager.after_fork_in_child();
+    } else {
+        nursery::is_mine();
     }
     FORKING.release();
     scope::leave();
     sys::restore_signals(MASK.get());
 }
 
-/// Whether the pager must handle forks of the calling thread.
-pub fn is_followed() -> bool {
+/// Whether a pager serves the calling thread.
+pub fn is_managed() -> bool {
     phase() == Phase::Managed && !scope::is_internal()
+}
+
+/// Whether forks of the calling thread must be followed.
+pub fn is_followed() -> bool {
+    matches!(phase(), Phase::Managed | Phase::Nursery) && !scope::is_internal()
 }
 
 /// Called after such a fork in the parent, whether it succeeded or not.
@@ -335,7 +389,7 @@ pub fn around_fork(
     passed: &[Range<usize>],
     fork: impl FnOnce() -> Result<usize, sys::Errno>,
 ) -> Result<usize, sys::Errno> {
-    if phase() != Phase::Managed || scope::is_internal() {
+    if !is_followed() {
         return fork();
     }
     begin_fork(passed);

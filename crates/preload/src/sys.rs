@@ -251,6 +251,12 @@ impl<T> Lock<T> {
         Held(self)
     }
 
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Held<'_, T>> {
+        let taken = self.state.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
+        taken.ok().map(|_| Held(self))
+    }
+
     /// In the pager, which outlives the program: a thread of the program that was killed with this
     /// lock releases it no more. Across a fork it was held without a change to the value; else the
     /// value may be half changed.
@@ -325,6 +331,35 @@ impl<T> Drop for Held<'_, T> {
     fn drop(&mut self) {
         self.0.release();
     }
+}
+
+/// Sizes in bytes of the process's address space, of its writable private part, and of its own
+/// pages in memory. `None`: `/proc` cannot be read.
+pub fn memory() -> Option<[usize; 3]> {
+    let mut text = [0_u8; 128];
+    let name = c"/proc/self/statm".as_ptr() as usize;
+    // SAFETY: the kernel writes to our buffer; the descriptor is this function's own.
+    let got = unsafe {
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        let fd = call(libc::SYS_openat, [libc::AT_FDCWD as usize, name, flags, 0, 0, 0]).ok()?;
+        let got = call(libc::SYS_read, [fd, text.as_mut_ptr() as usize, text.len(), 0, 0, 0]);
+        let _ = call(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        got.ok()?
+    };
+    let text = std::str::from_utf8(&text[..got]).ok()?;
+    let mut fields = [0; 6];
+    for (field, pages) in fields.iter_mut().zip(text.split_ascii_whitespace()) {
+        *field = pages.parse::<usize>().ok()? * hiroma_units::PAGE;
+    }
+    let [size, resident, shared, _, _, data] = fields;
+    Some([size, data, resident.saturating_sub(shared)])
+}
+
+/// Sleeps for a moment.
+pub fn nap() {
+    let moment = libc::timespec { tv_sec: 0, tv_nsec: 50_000 };
+    // SAFETY: reads our own variable.
+    let _ = unsafe { call(libc::SYS_nanosleep, [&raw const moment as usize, 0, 0, 0, 0, 0]) };
 }
 
 #[cfg(test)]

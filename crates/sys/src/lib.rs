@@ -27,6 +27,7 @@ pub mod shared;
 pub mod signals;
 pub mod slabmem;
 pub mod sockets;
+pub mod stack;
 pub mod sync;
 pub mod table;
 pub mod tcp_info;

@@ -87,6 +87,11 @@ pub struct Args {
     /// exit code 75
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     fault_timeout: Duration,
+    /// A process has no pager until it uses this much memory, at most a quarter of the limit: small
+    /// processes start and fork as fast as without `hiroma run`. What they had before is then
+    /// managed too. 0: a pager from the start, as with servers, and with fixed blocks
+    #[arg(long, value_name = "SIZE", default_value = "8M")]
+    manage_from: Bytes,
     /// End the program (exit code 75) if locked or pinned memory does not fit the limit; without
     /// this option, the limit is exceeded and a line reports it
     #[arg(long)]
@@ -271,6 +276,7 @@ impl Args {
             fault_timeout: self.fault_timeout,
             hard_limit: self.hard_limit,
             fault_threads: self.fault_threads.0,
+            manage_from_bytes: self.manage_from.0.min(local_limit(self.local)?.0 / 4),
             key_file: key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,

@@ -18,6 +18,8 @@ pub type PageBits = [u64; PAGES_PER_EXTENT / 64];
 const EXCLUSIVE: u64 = 1 << 56;
 /// Bit 63: present.
 const PRESENT: u64 = 1 << 63;
+/// Bit 62: the page is on a swap device.
+const SWAPPED: u64 = 1 << 62;
 /// Bits 0 to 54: the page frame; zeros without CAP_SYS_ADMIN.
 const FRAME: u64 = (1 << 55) - 1;
 
@@ -25,6 +27,8 @@ const FRAME: u64 = (1 << 55) - 1;
 const PAGEMAP_SCAN: u64 = 0xc060_6610;
 /// `PAGE_IS_PRESENT`.
 const IS_PRESENT: u64 = 1 << 3;
+/// `PAGE_IS_SWAPPED`.
+const IS_SWAPPED: u64 = 1 << 4;
 /// `PAGE_IS_PFNZERO`: the shared zero page.
 const IS_ZERO: u64 = 1 << 5;
 /// `PAGE_IS_HUGE`: mapped by a huge page.
@@ -102,6 +106,11 @@ impl Pagemap {
         self.with(range, PageEntry::is_exclusive)
     }
 
+    /// The pages of `range` that the process has: present, swapped out, or the shared zero page.
+    pub fn used(&self, range: u64) -> io::Result<PageBits> {
+        self.with(range, |entry| entry.0 & (PRESENT | SWAPPED) != 0)
+    }
+
     /// The pages of `range` that are present; without those that map the shared zero page, where
     /// the kernel distinguishes them (Linux 6.7).
     pub fn present(&self, range: u64) -> io::Result<PageBits> {
@@ -164,20 +173,36 @@ impl Pagemap {
     /// Appends those of the ranges `first..end` in which any page is present. Linux 6.7 skips what
     /// is empty; before, everything is read.
     pub fn populated(&self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
+        self.ranges_with(IS_PRESENT, Pagemap::present, first, end, out)
+    }
+
+    /// The same for ranges in which the process has any page; see [`Pagemap::used`].
+    pub fn occupied(&self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
+        self.ranges_with(IS_PRESENT | IS_SWAPPED, Pagemap::used, first, end, out)
+    }
+
+    fn ranges_with(
+        &self,
+        categories: u64,
+        read: fn(&Pagemap, u64) -> io::Result<PageBits>,
+        first: u64,
+        end: u64,
+        out: &mut Vec<u64>,
+    ) -> io::Result<()> {
         let mut at = first;
         while at < end {
             let mut found = [PageRegion::default(); REGIONS];
             let mut argument = ScanArgument {
                 start: at * EXTENT as u64,
                 end: end * EXTENT as u64,
-                category_mask: IS_PRESENT,
-                return_mask: IS_PRESENT,
+                category_anyof_mask: categories,
+                return_mask: categories,
                 ..ScanArgument::default()
             };
             let regions = match self.scan(&mut argument, &mut found) {
                 Ok(regions) => regions,
                 Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
-                    return self.populated_by_reading(at, end, out);
+                    return self.ranges_by_reading(read, at, end, out);
                 }
                 Err(error) => return Err(error),
             };
@@ -194,9 +219,15 @@ impl Pagemap {
         Ok(())
     }
 
-    fn populated_by_reading(&self, first: u64, end: u64, out: &mut Vec<u64>) -> io::Result<()> {
+    fn ranges_by_reading(
+        &self,
+        read: fn(&Pagemap, u64) -> io::Result<PageBits>,
+        first: u64,
+        end: u64,
+        out: &mut Vec<u64>,
+    ) -> io::Result<()> {
         for range in first.max(out.last().map_or(0, |last| last + 1))..end {
-            if self.present(range)? != PageBits::default() {
+            if read(self, range)? != PageBits::default() {
                 out.push(range);
             }
         }
@@ -249,9 +280,15 @@ mod tests {
         let map = Pagemap::open(std::process::id()).unwrap();
         let (mut found, mut read) = (Vec::new(), Vec::new());
         map.populated(first, first + RANGES as u64, &mut found).unwrap();
-        map.populated_by_reading(first, first + RANGES as u64, &mut read).unwrap();
+        let end = first + RANGES as u64;
+        map.ranges_by_reading(Pagemap::present, first, end, &mut read).unwrap();
         assert_eq!(found, expected);
         assert_eq!(read, expected);
+        found.clear();
+        map.occupied(first, end, &mut found).unwrap();
+        assert_eq!(found, expected);
+        let page = (110 * EXTENT - PAGE) / PAGE % PAGES_PER_EXTENT;
+        assert!(map.used(first + 109).unwrap()[page / 64] >> (page % 64) & 1 == 1);
     }
 
     #[test]

@@ -1,0 +1,137 @@
+//! The nursery: managed address space that a process uses before it has a pager.
+//!
+//! Most processes of a script or of a build live for milliseconds and need little memory, and a
+//! pager costs each of them several milliseconds. So a process begins without one. Its arena is
+//! reserved, and a part of it, the nursery, is ordinary memory. When the process has grown, its
+//! pager starts, and takes over the nursery with what is in it: each page that is there is
+//! resident.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use hiroma_policy::Origin;
+use hiroma_sys::hot::pagemap::{PageBits, Pagemap};
+use hiroma_sys::uffd;
+use hiroma_sys::vm::{Advise, Reservation};
+use hiroma_units::{BlockId, EXTENT, PAGE, PAGES_PER_EXTENT};
+use rustix::fs::{Access, access};
+
+use crate::config::{BlockSize, Config, LOCAL_MIN, StoreSpec};
+use crate::core::Core;
+use crate::error::PagerError;
+use crate::extent::Mode;
+use crate::pager::{PROT_RW, reserve_arena};
+
+/// An arena without a pager, part of which is usable.
+#[derive(Clone, Debug)]
+pub struct Nursery {
+    pub(crate) arena: Arc<Reservation>,
+    /// mimalloc's part.
+    memory: Range<usize>,
+    /// Other parts in use, in whole extents of their own.
+    more: Vec<Range<usize>>,
+}
+
+impl Nursery {
+    /// Whether a process with this configuration may begin without a pager: its blocks are pages,
+    /// and no store can fail to be reached later. The first process of a run ends at once if its
+    /// pager could not start.
+    pub fn suits(config: &Config, is_first: bool) -> bool {
+        if is_first && !could_start(config) {
+            return false;
+        }
+        matches!(config.block, BlockSize::Auto)
+            && config
+                .stores
+                .iter()
+                .all(|store| matches!(store, StoreSpec::Compressed { .. } | StoreSpec::File { .. }))
+    }
+
+    /// Reserves an arena, and makes `len` bytes of it, at a multiple of `align`, readable and
+    /// writable.
+    pub fn reserve(config: &Config, len: usize, align: usize) -> Result<Nursery, PagerError> {
+        let arena = Arc::new(reserve_arena(config.arena_bytes as usize)?);
+        let start = arena.base().next_multiple_of(align);
+        if start + len > arena.base() + arena.len() {
+            return Err(PagerError::io("reserving address space")(
+                std::io::ErrorKind::OutOfMemory.into(),
+            ));
+        }
+        let nursery = Nursery { arena, memory: start..start + len, more: Vec::new() };
+        nursery.open(start, len).map_err(PagerError::io("mprotect"))?;
+        Ok(nursery)
+    }
+
+    /// Makes a part of the arena usable; it is zeros.
+    pub fn open(&self, start: usize, len: usize) -> std::io::Result<()> {
+        self.arena.protect(start, len, PROT_RW)?;
+        let _ = self.arena.advise(start, len, Advise::DoDump);
+        Ok(())
+    }
+
+    /// Makes a part unusable, and drops its content.
+    pub fn close(&self, start: usize, len: usize) {
+        // If this fails, the part is not used again, because it is not empty.
+        let _ = self.arena.reclaim(start, len);
+        let _ = self.arena.advise(start, len, Advise::DontDump);
+    }
+
+    /// The same nursery together with other parts that have been opened.
+    pub fn with(&self, more: impl Iterator<Item = Range<usize>>) -> Nursery {
+        Nursery { more: more.collect(), ..self.clone() }
+    }
+
+    /// The part for the heap.
+    pub fn memory(&self) -> Range<usize> {
+        self.memory.clone()
+    }
+
+    /// First address and length of the arena.
+    pub fn arena(&self) -> (usize, usize) {
+        (self.arena.base(), self.arena.len())
+    }
+
+    /// After a pager could not take it over: forked children have this memory again.
+    pub(crate) fn is_left_alone(&self) {
+        let _ = self.arena.advise(self.arena.base(), self.arena.len(), Advise::DoFork);
+    }
+}
+
+fn could_start(config: &Config) -> bool {
+    let is_usable = |store: &StoreSpec| match store {
+        StoreSpec::File { dir, .. } => access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok(),
+        _ => true,
+    };
+    config.local_limit_bytes >= LOCAL_MIN.0
+        && config.stores.iter().all(is_usable)
+        && uffd::probe().is_ok()
+}
+
+impl Core {
+    /// Takes over a nursery. It has been registered with userfaultfd, so no page of it comes
+    /// into being any more; those that are there are resident from now on.
+    pub(crate) fn take_over(&mut self, nursery: &Nursery) -> Result<(), PagerError> {
+        let failed = || PagerError::io("reading the page map of this process");
+        let map = Pagemap::own().map_err(failed())?;
+        for part in std::iter::once(&nursery.memory).chain(&nursery.more) {
+            self.claim(part.start, part.end)?;
+            let mut ranges = Vec::new();
+            let end = part.end.div_ceil(EXTENT) as u64;
+            map.occupied((part.start / EXTENT) as u64, end, &mut ranges).map_err(failed())?;
+            for range in ranges {
+                self.take_over_extent(range, &map.used(range).map_err(failed())?);
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// The pages of 2 MiB range `range` whose bits are set are resident.
+    fn take_over_extent(&mut self, range: u64, used: &PageBits) {
+        let first = range as usize * PAGES_PER_EXTENT - self.arena.base() / PAGE;
+        self.extents[first / PAGES_PER_EXTENT].mode = Mode::Small;
+        for page in (0..PAGES_PER_EXTENT).filter(|&page| used[page / 64] >> (page % 64) & 1 == 1) {
+            self.admit(BlockId::new((first + page) as u64, 0), Origin::Fresh);
+        }
+    }
+}
