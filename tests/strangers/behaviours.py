@@ -272,6 +272,8 @@ CASES = [
     Case("deepbind", prepare_deepbind, kind="behaviour", quick=True, packages=("gcc",), title=head("deepbind.c")),
     compiled("pkeys", "pkeys.c"),
     compiled("userfault", "userfault.c"),
+    *(compiled(f"nursery-{place}", "nursery.c", place)
+      for place in ["malloc", "coroutine", "handler", "vfork", "fork", "threads", "mappings", "zeros", "user", "root"]),
     # Stacks and threads.
     compiled("threadstacks", "threadstacks.c"),
     compiled("coroutines", "coroutines.c"),

@@ -66,6 +66,8 @@ fn find_pages(root: u32) -> Result<Vec<(u32, ControlPage)>> {
         bail!("there is no process {root}");
     };
     let mut pages = Vec::new();
+    // Processes that are small so far.
+    let mut small = 0;
     for pid in processes::tree(root) {
         let dir = match processes::control_dir(pid) {
             Ok(Some(dir)) => dir,
@@ -86,13 +88,18 @@ fn find_pages(root: u32) -> Result<Vec<(u32, ControlPage)>> {
         };
         match ControlPage::open(&dir, pid) {
             Ok(page) => pages.push((pid, page)),
-            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.kind() == ErrorKind::NotFound => small += 1,
             Err(error) => {
                 return Err(error).with_context(|| {
                     format!("cannot open the control page of process {pid} in {}", dir.display())
                 });
             }
         }
+    }
+    if pages.is_empty() && small > 0 {
+        bail!(
+            "process {root} has no pager yet, because it uses little memory (`hiroma run --manage-from`): try again when it has grown"
+        );
     }
     if pages.is_empty() {
         bail!(

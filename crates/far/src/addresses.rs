@@ -148,6 +148,8 @@ pub struct Addresses {
     pub unforked: IntervalSet,
     /// Maximum of mapped bytes: a limit that the program has set for itself.
     pub mapped_max: usize,
+    /// Mapped bytes that do not count: a nursery's, most of which are not in use.
+    pub uncounted: usize,
 }
 
 /// Mappings below this size share extents.
@@ -174,6 +176,7 @@ impl Addresses {
             wiped: empty(),
             unforked: empty(),
             mapped_max: usize::MAX,
+            uncounted: 0,
         }
     }
 
@@ -193,7 +196,8 @@ impl Addresses {
     /// Whether the program's own limit allows `more` bytes to be mapped.
     pub fn may_map(&self, more: usize) -> bool {
         self.mapped_max == usize::MAX
-            || self.mapped.bytes().checked_add(more).is_some_and(|bytes| bytes <= self.mapped_max)
+            || (self.mapped.bytes().checked_add(more))
+                .is_some_and(|bytes| bytes.saturating_sub(self.uncounted) <= self.mapped_max)
     }
 
     fn place_shared(&mut self, len: usize, align: usize) -> Option<Placed> {

@@ -122,6 +122,7 @@ impl Core {
                 self.take_over_extent(range, &map.used(range).map_err(failed())?);
             }
         }
+        self.addresses.uncounted = nursery.memory.len();
         self.publish();
         Ok(())
     }

@@ -105,21 +105,27 @@ pub fn before_start() {
                 Some(rlimit { rlim_cur: kernel.rlim_max, ..kernel }),
             );
         }
-        // The library's heap exists already.
-        let heap_bytes = if limit.resource as u32 == libc::RLIMIT_AS {
-            internal::reserved_bytes() as u64
-        } else {
-            0
+        // The library's heap exists already, and the arena of a late start.
+        let ours = match limit.ours.load(Relaxed) {
+            0 if limit.resource as u32 == libc::RLIMIT_AS => internal::reserved_bytes() as u64,
+            ours => ours,
         };
-        limit.ours.store(limit.used().saturating_sub(heap_bytes), Relaxed);
+        limit.ours.store(limit.used().saturating_sub(ours), Relaxed);
+    }
+}
+
+/// Called when an arena has been reserved for a late start, as [`after_start`] for the rest.
+pub fn after_preparing() {
+    for limit in &LIMITS {
+        limit.ours.store(limit.used().saturating_sub(limit.ours.load(Relaxed)), Relaxed);
     }
 }
 
 /// Called after the pager has started: its use is known, so the limits are enforced again. Returns
 /// the most bytes that may be mapped.
 pub fn after_start() -> usize {
+    after_preparing();
     for limit in &LIMITS {
-        limit.ours.store(limit.used().saturating_sub(limit.ours.load(Relaxed)), Relaxed);
         let (soft, hard) = (limit.soft.load(Relaxed), limit.hard.load(Relaxed));
         if soft != RLIM_INFINITY {
             if let Ok(kernel) = sys::prlimit(0, limit.resource, None) {

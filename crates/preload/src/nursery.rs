@@ -29,8 +29,8 @@ use crate::classify::MapPlan;
 use crate::runtime::{self, Phase};
 use crate::{export_limits, internal, scope, sys};
 
-/// Size of the nursery, most of which is never touched: mimalloc takes 1 GiB at a time.
-const NURSERY_BYTES: usize = 1 << 30;
+/// Size of the nursery, most of which is never touched: a few of mimalloc's segments.
+const NURSERY_BYTES: usize = 128 << 20;
 /// mimalloc's segments are multiples of this.
 const ALIGN: usize = 32 << 20;
 /// How much a thread allocates between two looks at how large the process is.
