@@ -157,6 +157,8 @@ fn children_are_counted() {
         "--quiet",
         "--local",
         "32M",
+        "--manage-from",
+        "0",
         "--stats",
         file.to_str().unwrap(),
         "--",

@@ -131,7 +131,9 @@ impl Choice<'_> {
                         name: "first-touch".into(),
                         work: Work::Load(Load::FirstTouch { bytes: 256 * MIB, rounds: 5 }),
                     };
-                    let mut items = vec![(touch, vec![Size::Roomy])];
+                    let argv = ["/bin/sh", "-c", SHELL].map(str::to_owned).to_vec();
+                    let shell = Item { name: "shell".into(), work: Work::Program(argv) };
+                    let mut items = vec![(touch, vec![Size::Roomy]), (shell, vec![Size::Roomy])];
                     items.extend(programs(&[Size::Roomy]));
                     (items, vec![Arm::Roomy], Equal::Resident)
                 }
@@ -177,6 +179,10 @@ impl Choice<'_> {
         items.into_iter().map(|item| (item, percents.to_vec())).collect()
     }
 }
+
+/// A script as `configure` is one: 900 processes, 600 of which execute a program.
+const SHELL: &str =
+    "i=0; while [ $i -lt 300 ]; do x=$(echo $i | sed s/1/2/); /bin/true; i=$((i+1)); done; echo $x";
 
 /// Half a gigabyte, of which a quarter is local.
 fn sweep(threads: &[u8]) -> Vec<(Item, Vec<Size>)> {
