@@ -136,3 +136,68 @@ impl Core {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use hiroma_sys::vm::{self, touch};
+
+    use super::*;
+    use crate::config::parse_stores;
+    use crate::{Counter, Pager};
+
+    const MIB: usize = 1 << 20;
+
+    fn config() -> Config {
+        let stores = parse_stores("compressed:64M").unwrap();
+        Config { local_limit_bytes: 32 << 20, stores, ..Config::default() }
+    }
+
+    fn words(start: usize, len: usize) -> Vec<u64> {
+        let mut words = vec![0_u64; len / 8];
+        vm::copy(words.as_mut_ptr() as usize, start, len);
+        words
+    }
+
+    #[test]
+    fn pages_of_a_nursery_are_resident_and_can_leave() {
+        let nursery = Nursery::reserve(&config(), 64 * MIB, 2 * EXTENT).unwrap();
+        let heap = nursery.memory();
+        let early = heap.end + EXTENT..heap.end + EXTENT + MIB;
+        nursery.open(early.start, MIB).unwrap();
+        let content: Vec<u64> = (0..MIB as u64 / 8).map(|at| at * 7 + 1).collect();
+        // Two parts that end within extents, and a page that was only read.
+        let parts = [heap.start + 3 * MIB, heap.start + 40 * MIB + PAGE, early.start];
+        for part in parts {
+            vm::copy(part, content.as_ptr() as usize, MIB);
+        }
+        let zero = heap.start + 20 * MIB;
+        assert_eq!(words(zero, PAGE)[0], 0);
+        let more = std::iter::once(early.clone());
+        let pager = Pager::start_late(config(), nursery.with(more)).unwrap();
+        let resident = pager.snapshot().get(Counter::ResidentBytes) as usize;
+        assert!((3 * MIB + PAGE..4 * MIB).contains(&resident), "{resident}");
+        // The kernel makes a page of its own of the zero page, which the pager has to know of.
+        touch(zero, PAGE);
+        pager.evict_all().unwrap();
+        assert!(pager.snapshot().get(Counter::ResidentBytes) < MIB as u64);
+        for part in parts {
+            assert_eq!(words(part, MIB), content);
+        }
+        pager.discard(zero, PAGE).unwrap();
+        assert_eq!(words(zero, PAGE), [0; PAGE / 8]);
+        pager.unmap(early.start, MIB).unwrap();
+        let fresh = pager.map(MIB, PAGE).unwrap();
+        assert_eq!(words(fresh, MIB), vec![0; MIB / 8]);
+        pager.stop();
+    }
+
+    #[test]
+    fn only_pagers_that_cannot_fail_start_late() {
+        assert!(Nursery::suits(&config(), true));
+        let with = |stores: &str| Config { stores: parse_stores(stores).unwrap(), ..config() };
+        assert!(!Nursery::suits(&with("tcp://127.0.0.1:1"), false));
+        assert!(!Nursery::suits(&with("file:/no/such/directory"), true));
+        assert!(!Nursery::suits(&Config { block: BlockSize::Fixed(65536), ..config() }, false));
+        assert!(!Nursery::suits(&Config { local_limit_bytes: 1 << 20, ..config() }, true));
+    }
+}
