@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::{mem, ptr};
+use std::mem;
 
 use libc::{gid_t, uid_t};
 
@@ -30,7 +30,7 @@ macro_rules! before {
             pub unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
                 nursery::start_now();
                 let found = next($symbol);
-                if found == ptr::null_mut() {
+                if found.is_null() {
                     return -1;
                 }
                 // SAFETY: the C library's function of this name has this type; the arguments are
