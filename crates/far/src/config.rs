@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use hiroma_policy::redundancy::Scheme;
 use hiroma_units::{BlockId, Bytes, EXTENT, PAGE, ParseSizeError, SizeSpec};
 use serde::{Deserialize, Serialize};
 
@@ -37,9 +38,10 @@ pub struct Config {
     pub stores: Vec<StoreSpec>,
     /// How servers of one store are filled.
     pub allocation: Allocation,
-    /// In how many servers each block is kept; 1: servers are one store that does without none.
-    #[serde(default = "one_copy")]
-    pub copies: usize,
+    /// Of how many pieces in servers each block consists; with one, servers are one store that does
+    /// without none.
+    #[serde(with = "scheme_text", default = "one_copy")]
+    pub scheme: Scheme,
     /// Whether blocks are sealed before they leave this machine.
     #[serde(default)]
     pub seal: Seal,
@@ -102,7 +104,7 @@ impl Default for Config {
                 StoreSpec::File { dir: PathBuf::from("/var/tmp"), capacity: None },
             ],
             allocation: Allocation::Simple,
-            copies: 1,
+            scheme: Scheme::ONE,
             seal: Seal::Auto,
             block: BlockSize::Auto,
             replacement: ReplacementKind::Lru,
@@ -125,8 +127,24 @@ impl Default for Config {
     }
 }
 
-fn one_copy() -> usize {
-    1
+fn one_copy() -> Scheme {
+    Scheme::ONE
+}
+
+mod scheme_text {
+    use hiroma_policy::redundancy::Scheme;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(scheme: &Scheme, serializer: S) -> Result<S::Ok, S::Error> {
+        scheme.parts().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scheme, D::Error> {
+        match <(usize, usize)>::deserialize(deserializer)? {
+            (1, 0) => Ok(Scheme::ONE),
+            (data, parity) => format!("{data}+{parity}").parse().map_err(D::Error::custom),
+        }
+    }
 }
 
 fn fault_timeout() -> Duration {

@@ -14,6 +14,7 @@ use hiroma_far::config::{
     ReplacementKind, Seal, StoreSpec, parse_stores,
 };
 use hiroma_far_wire::check_tenant;
+use hiroma_policy::redundancy::Scheme;
 use hiroma_pool::MemberView;
 use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
@@ -67,6 +68,11 @@ pub struct Args {
     /// the death of one of them, and what was in it is copied again to the others
     #[arg(long, value_name = "N", default_value_t = 1)]
     copies: usize,
+    /// Cut each block into K pieces and compute M more, each for another server of a tcp:// store:
+    /// any K give the block back, so the program does not notice the death of M servers. Needs
+    /// (K+M)/K of the memory of one copy (4+1: 1.25 times) and more requests than copies do
+    #[arg(long, value_name = "K+M")]
+    parity: Option<Scheme>,
     /// Encrypt and authenticate blocks before they are sent to servers, so that neither they nor the
     /// network can read or change them: auto (unless all servers have loopback addresses), on, or off
     /// (for trusted networks)
@@ -260,7 +266,7 @@ impl Args {
                 Filling::Simple => Allocation::Simple,
                 Filling::RoundRobin => Allocation::RoundRobin,
             },
-            copies: self.copies,
+            scheme: self.scheme()?,
             seal: match self.seal {
                 Sealing::Auto => Seal::Auto,
                 Sealing::On => Seal::On,
@@ -286,6 +292,19 @@ impl Args {
             arena_bytes: arena_bytes()?,
             ..Config::default()
         })
+    }
+
+    /// Of how many pieces blocks in servers consist.
+    fn scheme(&self) -> Result<Scheme> {
+        match (self.parity, self.copies) {
+            (None, copies) => {
+                Scheme::copies(copies).map_err(|error| refuse(format!("--copies {error}")))
+            }
+            (Some(scheme), 1) => Ok(scheme),
+            (Some(scheme), copies) => Err(refuse(format!(
+                "--parity {scheme} and --copies {copies}: blocks are either cut or copied; leave one of the two out"
+            ))),
+        }
     }
 
     /// The stores, and the key of the servers among them.

@@ -334,7 +334,8 @@ impl ChainChannel {
                         back,
                         StoreError::Full { .. }
                         | StoreError::Rejected { .. }
-                        | StoreError::NoCopy { .. },
+                        | StoreError::NoCopy { .. }
+                        | StoreError::TooFewPieces { .. },
                     )) => buf = back,
                     Err(failed) => return Err(failed),
                 }

@@ -77,6 +77,9 @@ pub enum StoreError {
     /// All servers that had a block are gone.
     #[error("{store}: no copy of a needed block is left ({reason})")]
     NoCopy { store: String, reason: String },
+    /// More servers than is borne that had pieces of a block are gone.
+    #[error("{store}: too few pieces of a needed block are left ({reason})")]
+    TooFewPieces { store: String, reason: String },
     /// What came back was not what was stored.
     #[error(
         "{store} returned a block that is not the one that was stored there: it was changed, or it is an older one. Check the server and who has access to it"

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hiroma_policy::redundancy::Scheme;
 use hiroma_units::Bytes;
 
 use super::chain::ChainStore;
@@ -24,10 +25,13 @@ pub fn open(config: &Config, sector_bytes: usize) -> Result<Arc<dyn Store>, Stor
         "not a sector size: {sector_bytes}"
     );
     let is_servers = |spec: &StoreSpec| matches!(spec, StoreSpec::Tcp { .. });
-    if config.copies != 1 && !config.stores.iter().any(is_servers) {
+    if config.scheme != Scheme::ONE && !config.stores.iter().any(is_servers) {
+        let (option, value) = match config.scheme.is_cut() {
+            true => ("--parity", config.scheme.to_string()),
+            false => ("--copies", config.scheme.pieces().to_string()),
+        };
         let reason = format!(
-            "--copies {} is about servers, and none is named: add tcp://HOST:PORT,HOST:PORT to --store, or leave --copies out",
-            config.copies
+            "{option} {value} is about servers, and none is named: add tcp://HOST:PORT,HOST:PORT to --store, or leave {option} out"
         );
         return Err(StoreError::Config { store: "--store".to_owned(), reason });
     }
@@ -115,7 +119,7 @@ fn open_servers(
     config: &Config,
     sector_bytes: usize,
 ) -> Result<Arc<dyn Store>, StoreError> {
-    if config.copies == 1 {
+    if config.scheme == Scheme::ONE {
         return Ok(Arc::new(TcpStore::connect(
             servers,
             sector_bytes,
@@ -137,7 +141,7 @@ fn open_servers(
         is_redundant: true,
         is_return: false,
     };
-    Ok(Arc::new(ReplicatedStore::connect(&options, config.copies)?))
+    Ok(Arc::new(ReplicatedStore::connect(&options, config.scheme)?))
 }
 
 #[cfg(test)]

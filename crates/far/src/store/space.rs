@@ -1,8 +1,9 @@
 //! Allocation of the sectors of a flat address space: pure bookkeeping for stores that have one (a
 //! file, a server's memory).
 //!
-//! Sector `n` is at byte `n * sector_bytes`. The space is managed in chunks of 2 MiB, so that
-//! related sectors are adjacent, and free space can be given back in large pieces:
+//! The space is managed in chunks of 2 MiB, each with as many whole sectors as it has room for, so
+//! that related sectors are adjacent, and free space can be given back in large pieces. Where the
+//! size of sectors is a power of two, sector `n` is at byte `n * sector_bytes`.
 //! - a request for a whole chunk gets a free chunk, contiguous, while there is one;
 //! - smaller requests fill the chunk that was used last, then the lowest one that has room, then a
 //!   new one; addresses stay low and chunks at the end drain;
@@ -59,9 +60,17 @@ pub fn runs(locs: &[Loc], sectors_max: usize) -> impl Iterator<Item = Run> + '_ 
     })
 }
 
+/// Smallest sector: a piece of one that was cut.
+const SECTOR_MIN: usize = 128;
+
 /// The chunk that contains `loc`, for sectors of `sector_bytes`.
 pub fn chunk_of(loc: Loc, sector_bytes: usize) -> ChunkNo {
-    ChunkNo((u64::from(loc.0) * sector_bytes as u64 / CHUNK_BYTES as u64) as u32)
+    ChunkNo(loc.0 / (CHUNK_BYTES / sector_bytes) as u32)
+}
+
+/// Where `loc` begins in its chunk.
+pub fn offset_in_chunk(loc: Loc, sector_bytes: usize) -> usize {
+    loc.0 as usize % (CHUNK_BYTES / sector_bytes) * sector_bytes
 }
 
 #[derive(Clone, Default)]
@@ -105,7 +114,7 @@ impl Space {
     /// An empty space of at most `limit_bytes` (rounded down to whole sectors).
     pub fn new(sector_bytes: usize, limit_bytes: u64) -> Space {
         assert!(
-            sector_bytes.is_power_of_two() && (4096..=CHUNK_BYTES).contains(&sector_bytes),
+            (SECTOR_MIN..=CHUNK_BYTES).contains(&sector_bytes),
             "not a sector size: {sector_bytes}"
         );
         let per_chunk = CHUNK_BYTES / sector_bytes;
@@ -417,6 +426,22 @@ mod tests {
     }
 
     #[test]
+    fn sectors_of_any_size_lie_in_one_chunk() {
+        let mut space = Space::new(1376, 64 << 20);
+        let locs = take(&mut space, 3000).unwrap();
+        for loc in &locs {
+            assert!(offset_in_chunk(*loc, 1376) + 1376 <= CHUNK_BYTES);
+        }
+        let chunks: BTreeSet<u32> = locs.iter().map(|&loc| chunk_of(loc, 1376).0).collect();
+        assert_eq!(chunks.into_iter().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(
+            (chunk_of(Loc(1523), 1376), chunk_of(Loc(1524), 1376)),
+            (ChunkNo(0), ChunkNo(1))
+        );
+        assert_eq!(offset_in_chunk(Loc(1525), 1376), 1376);
+    }
+
+    #[test]
     fn emptied_chunk_is_reported_once_and_reused() {
         let mut space = Space::new(1 << 20, 4 << 20);
         let (first, second) = (take(&mut space, 2).unwrap(), take(&mut space, 2).unwrap());
@@ -530,10 +555,13 @@ mod tests {
         }
     }
 
+    fn sector() -> impl Strategy<Value = usize> {
+        prop_oneof![4 => (12u32..22).prop_map(|shift| 1usize << shift), 1 => (8usize..4096).prop_map(|units| 16 * units)]
+    }
+
     proptest! {
         #[test]
-        fn space_matches_a_naive_map(ops in ops(), sector_shift in 12u32..22, limit_sectors in 1u64..400) {
-            let sector = 1usize << sector_shift;
+        fn space_matches_a_naive_map(ops in ops(), sector in sector(), limit_sectors in 1u64..400) {
             let per_chunk = (CHUNK_BYTES / sector) as u32;
             let mut space = Space::new(sector, limit_sectors * sector as u64);
             let mut model = Model::default();

@@ -1,5 +1,5 @@
-//! Far memory in several servers of which none matters: which server gets a block, which copy is
-//! read, when a server counts as lost, and what is made again.
+//! Far memory in several servers of which none matters: which server gets a piece of a block, which
+//! pieces are read, when a server counts as lost, and what is made again.
 //!
 //! Everything here is a state machine: events and the time go in, answers and commands come out.
 //! The process whose memory it is, is the only writer of every block, and [`Table`] is the only
@@ -8,6 +8,7 @@
 //!
 //! | Part | Decides |
 //! |---|---|
+//! | [`Scheme`] | of how many pieces a block consists, and how many of them give it back |
 //! | [`Table`] | which pieces of a block are current |
 //! | [`Pool`] | which servers are well, which of them gets a block, and which is asked for it |
 //! | [`Pacer`] | how fast blocks are made again beside the program's own requests |
@@ -15,18 +16,18 @@
 mod pacer;
 mod pool;
 mod quantile;
+mod scheme;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use pacer::Pacer;
 pub use pool::{Change, Health, LOST_AFTER_NS, Pool, SUSPECT_AFTER_NS};
-pub use table::{NoRoom, Refused, Table};
+pub use scheme::{COPIES_MAX, Indices, PIECES_MAX, Scheme, SchemeError};
+pub use table::{Census, NoRoom, Refused, Row, Table};
 
 /// Maximum number of members: servers, with every restart of one counted.
 pub const MEMBERS_MAX: usize = 64;
-/// Maximum number of copies of a block.
-pub const COPIES_MAX: usize = 8;
 
 /// One incarnation of a server: one that restarted is another member. A number is used again only
 /// when no block refers to it.
@@ -79,7 +80,7 @@ impl FromIterator<Member> for Members {
     }
 }
 
-/// Where one copy of a block is: a member, and the place there, which only the member interprets.
+/// Where one piece of a block is: a member, and the place there, which only the member interprets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Piece {
     /// The member.

@@ -8,7 +8,7 @@
 //! answers again is up, with all pieces that are still current.
 
 use super::quantile::{Mean, Quantile95};
-use super::{MEMBERS_MAX, Member, Members};
+use super::{Indices, MEMBERS_MAX, Member, Members, PIECES_MAX, Row};
 
 /// A member that has not answered for this long is suspect.
 pub const SUSPECT_AFTER_NS: u64 = 250_000_000;
@@ -26,6 +26,9 @@ const STOOD_STILL_NS: u64 = 500_000_000;
 const TOGETHER_BYTES: u64 = 2 << 20;
 /// A member whose answers were wrong this often is not used any more.
 const WRONG_MAX: u32 = 16;
+/// A member that is slower than others by this much, and by half, is asked for a piece only if there
+/// is no other one.
+const SLOWER_NS: u64 = 100_000;
 /// Reads of more bytes than this have a percentile of their own.
 const SMALL_BYTES: usize = 32 << 10;
 
@@ -101,12 +104,19 @@ pub struct Pool {
     /// Members in the order in which they get blocks now, and for how many more bytes.
     order: Vec<Member>,
     together_left: u64,
+    /// How often that order has changed.
+    ranked: u32,
     turn: u32,
+    /// Members without which no block can be read.
+    needed: usize,
 }
 
-impl Default for Pool {
-    fn default() -> Self {
+impl Pool {
+    /// No members yet. Blocks are read from `needed` members at a time.
+    pub fn new(needed: usize) -> Pool {
         Pool {
+            needed,
+            ranked: 0,
             states: [VACANT; MEMBERS_MAX],
             changes: Vec::with_capacity(MEMBERS_MAX),
             looked_ns: 0,
@@ -116,9 +126,7 @@ impl Default for Pool {
             turn: 0,
         }
     }
-}
 
-impl Pool {
     /// A member joins. Members with the same label fail together. `None` if there are too many.
     pub fn join(&mut self, now_ns: u64, label: u32) -> Option<Member> {
         let vacant = self.states.iter().position(|state| state.health == Health::Vacant)?;
@@ -276,8 +284,8 @@ impl Pool {
             }
         }
         self.looked_ns = self.looked_ns.max(now_ns);
-        // If nobody answers, the reason is probably on this side, and nobody could take blocks.
-        if !self.up().is_empty() {
+        // If too few answer, the reason is probably on this side, and nothing could be made again.
+        if self.up().len() >= self.needed {
             for member in self.with(|health| health == Health::Suspect).iter() {
                 let state = &mut self.states[member.index()];
                 if now_ns.saturating_sub(state.suspect_since_ns) > LOST_AFTER_NS {
@@ -289,8 +297,9 @@ impl Pool {
         out.append(&mut self.changes);
     }
 
-    /// The member for one more piece of a block of `bytes`, apart from `taken`: one with another
-    /// label if possible, then the one with most room, and nobody twice as slow as needed.
+    /// The member for one more piece, of `bytes`, of a block, apart from `taken`: of those with the
+    /// fewest pieces at members with their label the one with most room, and nobody twice as slow
+    /// as needed.
     pub fn target(&mut self, now_ns: u64, bytes: u64, taken: Members) -> Option<Member> {
         if self.together_left < bytes {
             self.rank();
@@ -302,9 +311,9 @@ impl Pool {
             let takes = state.health == Health::Up && !state.draining;
             takes && state.full_until_ns <= now_ns && !taken.contains(member)
         };
-        let is_apart = |member: &Member| taken.iter().all(|at| labels(at) != labels(*member));
-        let mut fitting = self.order.iter().copied().filter(fits);
-        let chosen = fitting.clone().find(is_apart).or_else(|| fitting.next())?;
+        let beside =
+            |member: &Member| taken.iter().filter(|&at| labels(at) == labels(*member)).count();
+        let chosen = self.order.iter().copied().filter(fits).min_by_key(beside)?;
         let state = &mut self.states[chosen.index()];
         state.room = state.room.saturating_sub(bytes);
         if taken.is_empty() {
@@ -322,7 +331,13 @@ impl Pool {
         living.min_by_key(|member| self.states[member.index()].suspect_since_ns)
     }
 
+    /// Changes whenever other members are the first ones to get blocks.
+    pub fn round(&self) -> usize {
+        self.ranked as usize
+    }
+
     fn rank(&mut self) {
+        self.ranked = self.ranked.wrapping_add(1);
         let up = self.up();
         let latency = |member: Member| self.states[member.index()].latency.value();
         let quickest = up.iter().map(latency).filter(|&ns| ns > 0).min().unwrap_or(0);
@@ -336,16 +351,21 @@ impl Pool {
         });
     }
 
+    /// Orders members by whether to expect an answer.
+    fn reliability(&self, member: Member) -> u8 {
+        match self.health(member) {
+            Health::Up => 0,
+            Health::Suspect => 1,
+            _ => 2,
+        }
+    }
+
     /// The member of `holders` to ask first: of those that are up the quickest, in turn with those
     /// that are about as quick; then suspect ones, then lost ones.
     pub fn source(&mut self, holders: Members) -> Option<Member> {
         self.turn = self.turn.wrapping_add(1);
         let living = Members(holders.0 & self.living().0);
-        let rank = |member: Member| match self.health(member) {
-            Health::Up => 0,
-            Health::Suspect => 1,
-            _ => 2,
-        };
+        let rank = |member: Member| self.reliability(member);
         let best = living.iter().map(rank).min()?;
         let latency = |member: Member| self.states[member.index()].latency.value();
         let among = living.iter().filter(|&member| rank(member) == best);
@@ -358,6 +378,36 @@ impl Pool {
             return others.max_by_key(|&member| latency(member));
         }
         near.iter().nth(self.turn as usize / 16 % near.len())
+    }
+
+    /// The `count` pieces of `row` to ask for first, if there are so many: copies as
+    /// [`Pool::source`] says; else those of members that are up, with few exceptions only of those that are
+    /// not much slower than others, and of these the first ones, which need no computing.
+    pub fn sources(&mut self, row: &Row, count: usize) -> Indices {
+        if self.needed == 1 {
+            let member = self.source(row.members());
+            let mut indices = row.indices().iter();
+            return indices
+                .find(|&at| member.is_some() && row.member(at) == member)
+                .into_iter()
+                .collect();
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let living = row.at(self.living());
+        let latency = |member: Member| self.states[member.index()].latency.value();
+        let quickest = living.members().iter().map(latency).filter(|&ns| ns > 0).min().unwrap_or(0);
+        // Slow ones are asked now and then, to notice when they have become quicker.
+        let limit = if self.turn % 64 == 0 { u64::MAX } else { 2 * quickest + SLOWER_NS };
+        let cost = |index: usize| {
+            let member = living.member(index).expect("one that has it");
+            (self.reliability(member), latency(member) > limit, index)
+        };
+        let mut costs: [_; PIECES_MAX] = [(u8::MAX, true, 0); PIECES_MAX];
+        let indices = living.indices();
+        costs.iter_mut().zip(indices.iter()).for_each(|(to, index)| *to = cost(index));
+        let costs = &mut costs[..indices.len()];
+        costs.sort_unstable();
+        costs.iter().take(count).map(|&(_, _, index)| index).collect()
     }
 
     /// After how long a second member is asked for what this one was asked for.

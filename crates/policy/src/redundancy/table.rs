@@ -1,10 +1,12 @@
 //! Which pieces of each block are current.
 //!
 //! A block has a number that stays while its pieces move, a *version* that grows with each new
-//! content, and up to `copies` pieces, each at another member. The version is odd while the block
-//! is in use and even while it is free; a number whose versions are used up is never used again.
+//! content, and up to as many pieces as its [`Scheme`] says, each at another member. A piece has a
+//! number too, its *index*: copies are all alike, but of a block that was cut each piece is another
+//! one. The version is odd while the block is in use and even while it is free; a number whose
+//! versions are used up is never used again.
 
-use super::{COPIES_MAX, MEMBERS_MAX, Member, Members, Piece};
+use super::{Indices, MEMBERS_MAX, Member, Members, PIECES_MAX, Piece, Scheme};
 
 /// No member.
 const NONE: u8 = u8::MAX;
@@ -22,14 +24,77 @@ pub struct NoRoom;
 pub enum Refused {
     /// The block was freed meanwhile, or has other content.
     Stale,
-    /// The block has this member's piece, or all of its pieces, already.
+    /// The block has a piece at this member, or this piece at a good one, already.
     Needless,
 }
 
-/// The table. About `14 + 5 * copies` bytes for each block.
+/// The members of a block's pieces, by index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Row([u8; PIECES_MAX]);
+
+impl Row {
+    /// The member that has the piece `index`.
+    pub fn member(&self, index: usize) -> Option<Member> {
+        (self.0[index] != NONE).then_some(Member(self.0[index]))
+    }
+
+    /// The pieces that some member has.
+    pub fn indices(&self) -> Indices {
+        (0..PIECES_MAX).filter(|&index| self.0[index] != NONE).collect()
+    }
+
+    /// The members.
+    pub fn members(&self) -> Members {
+        self.0.iter().filter(|&&member| member != NONE).map(|&member| Member(member)).collect()
+    }
+
+    /// What two rows have in common.
+    pub fn common(&self, other: &Row) -> Row {
+        Row(std::array::from_fn(|at| if self.0[at] == other.0[at] { self.0[at] } else { NONE }))
+    }
+
+    /// Without the members that are not in `members`.
+    pub fn at(&self, members: Members) -> Row {
+        let is_in = |member: u8| member != NONE && members.contains(Member(member));
+        Row(self.0.map(|member| if is_in(member) { member } else { NONE }))
+    }
+}
+
+/// How many blocks have how many pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Census {
+    scheme: Scheme,
+    counts: [u64; PIECES_MAX + 1],
+}
+
+impl Census {
+    /// Blocks with exactly so many pieces.
+    pub fn with(&self, pieces: usize) -> u64 {
+        self.counts[pieces]
+    }
+
+    /// Blocks whose pieces do not give them back.
+    pub fn gone(&self) -> u64 {
+        self.counts[..self.scheme.needed()].iter().sum()
+    }
+
+    /// Blocks that are there and do not have all of their pieces.
+    pub fn short(&self) -> u64 {
+        self.counts[self.scheme.needed()..self.scheme.pieces()].iter().sum()
+    }
+
+    /// The least number of pieces of a block that is there; all of them if there is no block.
+    pub fn least(&self) -> usize {
+        let pieces = self.scheme.pieces();
+        (self.scheme.needed()..pieces).find(|&left| self.counts[left] > 0).unwrap_or(pieces)
+    }
+}
+
+/// The table. About `14 + 5 * pieces` bytes for each block.
 #[derive(Clone)]
 pub struct Table {
-    copies: usize,
+    scheme: Scheme,
+    pieces: usize,
     blocks_max: u32,
     members: Vec<u8>,
     places: Vec<u32>,
@@ -43,11 +108,11 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table for at most `blocks_max` blocks with `copies` pieces each.
-    pub fn new(copies: usize, blocks_max: u32) -> Table {
-        assert!((1..=COPIES_MAX).contains(&copies), "{copies} copies");
+    /// A table for at most `blocks_max` blocks.
+    pub fn new(scheme: Scheme, blocks_max: u32) -> Table {
         Table {
-            copies,
+            scheme,
+            pieces: scheme.pieces(),
             blocks_max: blocks_max.min(END - 1),
             members: Vec::new(),
             places: Vec::new(),
@@ -75,15 +140,15 @@ impl Table {
     fn allocate_one(&mut self) -> Option<u32> {
         let block = if self.first_free != END {
             let block = self.first_free;
-            self.first_free = self.places[block as usize * self.copies];
+            self.first_free = self.places[block as usize * self.pieces];
             block
         } else {
             let block = self.versions.len() as u32;
             if block >= self.blocks_max {
                 return None;
             }
-            self.members.resize(self.members.len() + self.copies, NONE);
-            self.places.resize(self.places.len() + self.copies, 0);
+            self.members.resize(self.members.len() + self.pieces, NONE);
+            self.places.resize(self.places.len() + self.pieces, 0);
             self.versions.push(0);
             self.sums.push(0);
             self.busy.push(false);
@@ -112,7 +177,7 @@ impl Table {
         match version.checked_add(3) {
             Some(_) => {
                 *version += 1;
-                self.places[block as usize * self.copies] = self.first_free;
+                self.places[block as usize * self.pieces] = self.first_free;
                 self.first_free = block;
             }
             None => *version += 1,
@@ -120,8 +185,8 @@ impl Table {
     }
 
     fn slots(&self, block: u32) -> std::ops::Range<usize> {
-        let first = block as usize * self.copies;
-        first..first + self.copies
+        let first = block as usize * self.pieces;
+        first..first + self.pieces
     }
 
     /// Whether a block is in use.
@@ -144,9 +209,9 @@ impl Table {
         self.sums[block as usize] = sum;
     }
 
-    /// Number of pieces that a block should have.
-    pub fn copies(&self) -> usize {
-        self.copies
+    /// How blocks are kept.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
     }
 
     /// The pieces of a block.
@@ -154,6 +219,13 @@ impl Table {
         self.slots(block)
             .filter(|&at| self.members[at] != NONE)
             .map(|at| Piece { member: Member(self.members[at]), place: self.places[at] })
+    }
+
+    /// Who has which piece of a block.
+    pub fn row(&self, block: u32) -> Row {
+        let mut row = Row([NONE; PIECES_MAX]);
+        row.0[..self.pieces].copy_from_slice(&self.members[self.slots(block)]);
+        row
     }
 
     /// The members that have a piece of a block.
@@ -166,27 +238,26 @@ impl Table {
         self.pieces(block).find(|piece| piece.member == member).map(|piece| piece.place)
     }
 
-    /// A piece of this version of the block is stored. If the block has all of its pieces, the
-    /// new one takes the place of one at a member that is not in `good`, which is returned.
+    /// The piece `index` of this version of the block is stored. It takes the place of the same
+    /// piece at a member that is not in `good`, which is returned.
     pub fn add(
         &mut self,
         block: u32,
         version: u32,
+        index: usize,
         piece: Piece,
         good: Members,
     ) -> Result<Option<Piece>, Refused> {
         if !self.is_live(block) || self.versions[block as usize] != version {
             return Err(Refused::Stale);
         }
-        if self.holders(block).contains(piece.member) {
-            return Err(Refused::Needless);
-        }
-        let slot = self.slots(block).find(|&at| self.members[at] == NONE);
-        let slot =
-            slot.or_else(|| self.slots(block).find(|&at| !good.contains(Member(self.members[at]))));
-        let slot = slot.ok_or(Refused::Needless)?;
+        let slot = self.slots(block).start + index;
         let before = Piece { member: Member(self.members[slot]), place: self.places[slot] };
         let displaced = (before.member.0 != NONE).then_some(before);
+        let is_there = displaced.is_some_and(|before| good.contains(before.member));
+        if is_there || self.holders(block).contains(piece.member) {
+            return Err(Refused::Needless);
+        }
         if let Some(before) = displaced {
             self.held[before.member.index()] -= 1;
         }
@@ -196,19 +267,19 @@ impl Table {
         Ok(displaced)
     }
 
-    /// Forgets a piece that turned out to be wrong or lost. Returns whether it was current.
-    pub fn forget(&mut self, block: u32, piece: Piece) -> bool {
+    /// Forgets the piece `index`, which turned out to be wrong or lost. Returns whether it was
+    /// current.
+    pub fn forget(&mut self, block: u32, index: usize, piece: Piece) -> bool {
         if !self.is_live(block) {
             return false;
         }
-        let slot = self
-            .slots(block)
-            .find(|&at| self.members[at] == piece.member.0 && self.places[at] == piece.place);
-        if let Some(at) = slot {
+        let at = self.slots(block).start + index;
+        let is_current = self.members[at] == piece.member.0 && self.places[at] == piece.place;
+        if is_current {
             self.members[at] = NONE;
             self.held[piece.member.index()] -= 1;
         }
-        slot.is_some()
+        is_current
     }
 
     /// Marks a block as being made again. Returns false if it is not live, of another version, or
@@ -241,9 +312,9 @@ impl Table {
     }
 
     /// Searches from `cursor` for blocks with fewer pieces at members in `good` than they should
-    /// have, with at most `left_max` of them, and with at least one at a member in `sources`, of which
-    /// `good` is a part. Collects up to `count_max` with
-    /// pieces at the same members. Returns where to go on; `None` at the end.
+    /// have, with at most `left_max` of them, and with as many as are needed at members in
+    /// `sources`, of which `good` is a part. Collects up to `count_max` with
+    /// the same pieces at the same members. Returns where to go on; `None` at the end.
     pub fn missing(
         &self,
         cursor: u32,
@@ -259,12 +330,14 @@ impl Table {
             if !self.is_live(block) || self.busy[block as usize] {
                 continue;
             }
-            let holders = Members(self.holders(block).0 & good.0);
-            let is_missing = holders.len() <= left_max.min(self.copies - 1);
-            if !is_missing || self.holders(block).0 & sources.0 == 0 {
+            let holders = self.holders(block);
+            let left = Members(holders.0 & good.0).len();
+            let is_missing = left <= left_max.min(self.pieces - 1);
+            if !is_missing || Members(holders.0 & sources.0).len() < self.scheme.needed() {
                 continue;
             }
-            if *group.get_or_insert(holders) != holders || out.len() == count_max {
+            let row = self.row(block).at(good);
+            if *group.get_or_insert(row) != row || out.len() == count_max {
                 return Some(block);
             }
             out.push(block);
@@ -272,16 +345,16 @@ impl Table {
         ((end as usize) < self.versions.len()).then_some(end)
     }
 
-    /// Numbers of live blocks that have exactly 0, 1, 2, ... pieces at members in `good`; blocks
-    /// that are being written do not count.
-    pub fn census(&self, good: Members) -> [u64; COPIES_MAX + 1] {
-        let mut census = [0; COPIES_MAX + 1];
+    /// Numbers of live blocks by their pieces at members in `good`; blocks that are being written
+    /// do not count.
+    pub fn census(&self, good: Members) -> Census {
+        let mut counts = [0; PIECES_MAX + 1];
         for block in 0..self.versions.len() as u32 {
             if self.is_live(block) && !self.busy[block as usize] {
-                census[Members(self.holders(block).0 & good.0).len()] += 1;
+                counts[Members(self.holders(block).0 & good.0).len()] += 1;
             }
         }
-        census
+        Census { scheme: self.scheme, counts }
     }
 
     /// Number of pieces at a member.

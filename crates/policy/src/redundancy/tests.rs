@@ -5,7 +5,7 @@ use super::*;
 const MS: u64 = 1_000_000;
 
 fn pool(members: u32) -> (Pool, Vec<Member>) {
-    let mut pool = Pool::default();
+    let mut pool = Pool::new(1);
     let members = (0..members).map(|label| pool.join(0, label).unwrap()).collect();
     (pool, members)
 }
@@ -52,7 +52,7 @@ fn nobody_is_lost_while_nobody_is_up_or_after_a_standstill() {
 
 #[test]
 fn targets_have_different_labels_room_and_health() {
-    let mut pool = Pool::default();
+    let mut pool = Pool::new(1);
     let label = [0, 0, 1];
     let members: Vec<Member> = label.map(|label| pool.join(0, label).unwrap()).to_vec();
     members.iter().zip([300, 200, 100]).for_each(|(&member, mib)| pool.room(member, mib << 20));
@@ -111,41 +111,42 @@ fn wrong_answers_end_a_member() {
 
 #[test]
 fn stale_needless_and_displaced_pieces_come_back() {
-    let mut table = Table::new(2, 100);
+    let mut table = Table::new(Scheme::copies(2).unwrap(), 100);
     let mut blocks = [0; 3];
     table.allocate(&mut blocks).unwrap();
     let good: Members = [Member(0), Member(1), Member(2)].into_iter().collect();
     let piece = |member, place| Piece { member: Member(member), place };
     let version = table.version(blocks[0]);
-    assert_eq!(table.add(blocks[0], version, piece(0, 7), good), Ok(None));
-    assert_eq!(table.add(blocks[0], version, piece(0, 8), good), Err(Refused::Needless));
-    assert_eq!(table.add(blocks[0], version, piece(1, 9), good), Ok(None));
-    assert_eq!(table.add(blocks[0], version, piece(2, 1), good), Err(Refused::Needless));
+    let mut add = |version, index, piece, good| table.add(blocks[0], version, index, piece, good);
+    assert_eq!(add(version, 0, piece(0, 7), good), Ok(None));
+    assert_eq!(add(version, 1, piece(0, 8), good), Err(Refused::Needless), "it has one");
+    assert_eq!(add(version, 0, piece(1, 8), good), Err(Refused::Needless), "another one has it");
+    assert_eq!(add(version, 1, piece(1, 9), good), Ok(None));
     let without: Members = [Member(1), Member(2)].into_iter().collect();
-    assert_eq!(table.add(blocks[0], version, piece(2, 1), without), Ok(Some(piece(0, 7))));
-    assert_eq!(table.add(blocks[0], version - 1, piece(0, 1), good), Err(Refused::Stale));
+    assert_eq!(add(version, 0, piece(2, 1), without), Ok(Some(piece(0, 7))));
+    assert_eq!(add(version - 1, 0, piece(0, 1), without), Err(Refused::Stale));
     let mut freed = Vec::new();
     table.free(blocks[0], |piece| freed.push(piece));
     assert_eq!(freed, [piece(2, 1), piece(1, 9)]);
-    assert_eq!(table.add(blocks[0], version, piece(0, 1), good), Err(Refused::Stale));
+    assert_eq!(table.add(blocks[0], version, 0, piece(0, 1), good), Err(Refused::Stale));
     let mut again = [0];
     table.allocate(&mut again).unwrap();
     assert_eq!(again[0], blocks[0]);
-    assert_eq!(table.add(again[0], version, piece(0, 1), good), Err(Refused::Stale));
+    assert_eq!(table.add(again[0], version, 0, piece(0, 1), good), Err(Refused::Stale));
     assert_eq!((0..3).map(|at| table.held(Member(at))).sum::<u64>(), 0);
 }
 
 #[test]
 fn missing_finds_what_has_fewest_copies_first() {
-    let mut table = Table::new(3, 1000);
+    let mut table = Table::new(Scheme::copies(3).unwrap(), 1000);
     let mut blocks = [0; 6];
     table.allocate(&mut blocks).unwrap();
     let good: Members = (0..4).map(Member).collect();
     let holders: [&[u8]; 6] = [&[0, 1, 2], &[0, 1], &[0, 1], &[2], &[], &[3, 1]];
     for (&block, members) in blocks.iter().zip(holders) {
-        for &member in members {
+        for (index, &member) in members.iter().enumerate() {
             let piece = Piece { member: Member(member), place: block };
-            table.add(block, table.version(block), piece, good).unwrap();
+            table.add(block, table.version(block), index, piece, good).unwrap();
         }
         table.settle(block, table.version(block));
     }
@@ -156,8 +157,67 @@ fn missing_finds_what_has_fewest_copies_first() {
     assert_eq!(table.missing(0, good, good, 2, 10, &mut out), Some(blocks[3]));
     assert_eq!(out, [blocks[1], blocks[2]]);
     let without_one: Members = [Member(0), Member(2), Member(3)].into_iter().collect();
-    assert_eq!(table.census(without_one)[..4], [1, 4, 1, 0]);
+    let census = table.census(without_one);
+    assert_eq!([0, 1, 2, 3].map(|pieces| census.with(pieces)), [1, 4, 1, 0]);
+    assert_eq!((census.gone(), census.short(), census.least()), (1, 5, 1));
     table.purge(Member(1));
     assert_eq!((table.held(Member(1)), table.holders(blocks[5]).len()), (0, 1));
+}
+
+#[test]
+fn missing_pieces_of_cut_blocks_are_found_while_enough_are_left() {
+    let mut table = Table::new("3+2".parse().unwrap(), 1000);
+    let mut blocks = [0; 4];
+    table.allocate(&mut blocks).unwrap();
+    let good: Members = (0..6).map(Member).collect();
+    // The same members with other pieces are another group.
+    let rows: [&[u8]; 4] = [&[0, 1, 2, 3, 4], &[0, 1, 2], &[0, 1], &[1, 0, 2]];
+    for (&block, members) in blocks.iter().zip(rows) {
+        for (index, &member) in members.iter().enumerate() {
+            let piece = Piece { member: Member(member), place: block };
+            table.add(block, table.version(block), index, piece, good).unwrap();
+        }
+        table.settle(block, table.version(block));
+    }
+    let mut out = Vec::new();
+    assert_eq!(table.missing(0, good, good, 3, 10, &mut out), Some(blocks[3]));
+    assert_eq!(out, [blocks[1]], "of the third one, two pieces are too few");
+    let census = table.census(good);
+    assert_eq!((census.gone(), census.short(), census.least()), (1, 2, 3));
+    let row = table.row(blocks[3]);
+    assert_eq!((row.member(0), row.member(3)), (Some(Member(1)), None));
+    assert_eq!(row.common(&table.row(blocks[1])).indices(), [2].into_iter().collect());
+}
+
+#[test]
+fn pieces_are_asked_of_members_that_answer_soon() {
+    let mut pool = Pool::new(4);
+    let members: Vec<Member> = (0..5).map(|label| pool.join(0, label).unwrap()).collect();
+    let mut table = Table::new("4+1".parse().unwrap(), 10);
+    let mut block = [0];
+    table.allocate(&mut block).unwrap();
+    for (index, &member) in members.iter().enumerate() {
+        let piece = Piece { member, place: 0 };
+        table.add(block[0], table.version(block[0]), index, piece, pool.good()).unwrap();
+    }
+    let row = table.row(block[0]);
+    let set = |indices: &[usize]| indices.iter().copied().collect::<Indices>();
+    assert_eq!(pool.sources(&row, 4), set(&[0, 1, 2, 3]), "no computing");
+    for _ in 0..50 {
+        for (&member, us) in members.iter().zip([100, 100, 900, 100, 100]) {
+            pool.answered(member, MS, us * 1000, Some(1024));
+        }
+    }
+    let mut asked = 0;
+    for _ in 0..64 {
+        asked += u32::from(pool.sources(&row, 4).contains(2));
+    }
+    assert_eq!(asked, 1, "a slow one now and then");
+    pool.cut_off(members[0], 2 * MS);
+    assert_eq!(pool.sources(&row, 4), set(&[1, 2, 3, 4]), "a slow one rather than a silent one");
+    assert_eq!(pool.sources(&row, 5), set(&[0, 1, 2, 3, 4]));
+    members[..2].iter().for_each(|&member| pool.cut_off(member, 2 * MS));
+    (0..40).for_each(|at| _ = changes(&mut pool, (2 + at * 50) * MS));
+    assert_eq!(pool.health(members[0]), Health::Suspect, "with three, nothing can be made again");
 }
 mod schedules;

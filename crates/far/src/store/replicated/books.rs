@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use hiroma_policy::redundancy::{
-    COPIES_MAX, Change, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Table,
+    Census, Change, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Scheme, Table,
 };
-use hiroma_units::Loc;
+use hiroma_units::{Bytes, Loc};
 
+use super::words::{self, Left};
 use crate::store::{Condition, Store, StoreUsage};
 
 /// See the module documentation.
@@ -25,10 +26,18 @@ pub struct Books {
     next_serial: u64,
     /// What a member's loss has left to make again, until that is done.
     pub rebuilding: bool,
-    /// Blocks that had too few copies when a loss was noticed, less those made again since.
+    /// Blocks that had too few pieces when a loss was noticed, less those made again since.
     pub short: u64,
     /// Bytes that were made again.
     pub recopied_bytes: u64,
+}
+
+/// What is to be read: a block, its version, and the checksum of its content.
+#[derive(Clone, Copy)]
+pub struct Wanted {
+    pub block: u32,
+    pub version: u32,
+    pub sum: u64,
 }
 
 struct Seat {
@@ -42,10 +51,10 @@ struct Seat {
 }
 
 impl Books {
-    pub fn new(copies: usize, sector_bytes: usize) -> Books {
+    pub fn new(scheme: Scheme, sector_bytes: usize) -> Books {
         Books {
-            table: Table::new(copies, 1 << Loc::STORE_BITS),
-            pool: Pool::default(),
+            table: Table::new(scheme, 1 << Loc::STORE_BITS),
+            pool: Pool::new(scheme.needed()),
             pacer: Pacer::default(),
             sector_bytes,
             members: std::array::from_fn(|_| None),
@@ -102,11 +111,11 @@ impl Books {
         }
     }
 
-    /// Whether every block has a piece at another member that may have its content.
+    /// Whether the others that may have their content have enough of every block.
     pub fn is_needless(&self, member: Member) -> bool {
         let living = self.pool.living();
         let others = Members(living.0 & !(1 << member.0));
-        self.table.census(others)[0] == self.table.census(living)[0]
+        self.table.census(others).gone() == self.table.census(living).gone()
     }
 
     /// Frees blocks with all their pieces.
@@ -134,8 +143,8 @@ impl Books {
         }
     }
 
-    /// A piece of each block was stored. What is superfluous is freed.
-    pub fn add(&mut self, member: Member, blocks: &[(u32, u32)], places: &[Loc]) {
+    /// The piece `index` of each block was stored. What is superfluous is freed.
+    pub fn add(&mut self, member: Member, index: usize, blocks: &[(u32, u32)], places: &[Loc]) {
         let good = self.pool.good();
         let is_living = self.pool.living().contains(member);
         for (&(block, version), &place) in blocks.iter().zip(places) {
@@ -143,12 +152,26 @@ impl Books {
             if !is_living {
                 continue;
             }
-            match self.table.add(block, version, piece, good) {
+            match self.table.add(block, version, index, piece, good) {
                 Ok(None) => {}
                 Ok(Some(old)) => self.free_places(old.member, &[Loc(old.place)]),
                 Err(_) => self.free_places(member, &[place]),
             }
         }
+    }
+
+    /// A member returned other bytes than this piece of a block has. The piece is forgotten, if it
+    /// is still the one that was asked for. Returns whether it was.
+    pub fn wrong(&mut self, wanted: &Wanted, index: usize, member: Member, place: Loc) -> bool {
+        let piece = Piece { member, place: place.0 };
+        let is_current = self.table.is_live(wanted.block)
+            && self.table.version(wanted.block) == wanted.version
+            && self.table.forget(wanted.block, index, piece);
+        if is_current {
+            self.free_places(member, &[place]);
+            self.rebuilding = true;
+        }
+        is_current
     }
 
     /// Looks at the health of all members. Returns lines for the user, and whether anything has
@@ -194,24 +217,20 @@ impl Books {
         name: &impl Fn(usize) -> String,
     ) -> Option<String> {
         let name = name(self.members[member.index()].as_ref()?.server);
-        let bytes = hiroma_units::Bytes(self.table.held(member) * self.sector_bytes as u64);
-        let others = self.pool.good().len();
-        Some(if !draining {
-            format!("{name} is not drained any more, and is used again")
-        } else if others < self.table.copies() {
-            format!(
-                "{name} is to be emptied, but {others} other server(s) are too few for {} copies: {bytes} stay there until another one is up",
-                self.table.copies()
-            )
-        } else {
-            format!("{name} is to be emptied: {bytes} are moved to {others} other servers")
-        })
+        let bytes = self.bytes_of(self.table.held(member));
+        let (scheme, others) = (self.table.scheme(), self.pool.good().len());
+        Some(words::draining(scheme, draining, &name, bytes, others))
     }
 
-    /// Counts the blocks by their copies, and takes note of how many have too few.
-    pub fn count_short(&mut self) -> [u64; COPIES_MAX + 1] {
+    /// Bytes of blocks, of which a member has one piece each.
+    fn bytes_of(&self, pieces: u64) -> Bytes {
+        Bytes(pieces * self.sector_bytes as u64 / self.table.scheme().needed() as u64)
+    }
+
+    /// Counts the blocks by their pieces, and takes note of how many have too few.
+    pub fn count_short(&mut self) -> Census {
         let census = self.table.census(self.pool.good());
-        self.short = census[..self.table.copies()].iter().sum();
+        self.short = census.gone() + census.short();
         census
     }
 
@@ -224,35 +243,23 @@ impl Books {
         let census = self.count_short();
         let seat = self.members[member.index()].as_mut()?;
         let was_told = std::mem::replace(&mut seat.is_told, true);
-        if was_told && census[0] == 0 {
+        if was_told && census.gone() == 0 {
             return None;
         }
         let why = match std::mem::take(&mut seat.reason) {
             reason if reason.is_empty() => "no answer".to_owned(),
             reason => reason,
         };
-        let name = name(seat.server);
-        let left = self.pool.up().len();
-        let copies = self.table.copies();
-        let gone = census[0];
-        let short: u64 = census[1..copies].iter().sum();
-        let bytes = hiroma_units::Bytes(short * self.sector_bytes as u64);
         let event = if for_good { "what was in it is gone" } else { "it is lost for now" };
-        let least = (1..=copies).find(|&count| census[count] > 0).unwrap_or(copies);
-        Some(if gone > 0 {
-            let bytes = hiroma_units::Bytes(gone * self.sector_bytes as u64);
-            format!("{name}: {event} ({why}); {bytes} have no copy at the {left} other server(s)")
-        } else if short > 0 && left >= copies {
-            format!(
-                "{name}: {event} ({why}); the program goes on with at least {least} copy of everything, and {bytes} are being copied again to {left} other servers"
-            )
-        } else if short > 0 {
-            format!(
-                "{name}: {event} ({why}); the program goes on with {least} copy of {bytes}: {left} server(s) are too few for {copies} copies"
-            )
-        } else {
-            format!("{name}: {event} ({why}); everything has {copies} copies elsewhere")
-        })
+        let what = format!("{}: {event} ({why})", name(seat.server));
+        let bytes = |blocks: u64| Bytes(blocks * self.sector_bytes as u64);
+        let left = Left {
+            servers: self.pool.up().len(),
+            gone: bytes(census.gone()),
+            short: bytes(census.short()),
+            least: census.least(),
+        };
+        Some(words::loss(self.table.scheme(), &what, &left))
     }
 
     /// A dead member's pieces are forgotten, its store is closed, and its server may join again.

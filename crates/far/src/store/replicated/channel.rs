@@ -32,6 +32,8 @@ pub struct Attempt {
     pub member: Member,
     pub serial: u64,
     pub since_ns: u64,
+    /// Which piece of its blocks it is about.
+    pub index: usize,
     /// The part or the write that it serves; none: it was abandoned.
     pub serves: Serves,
     /// Where the blocks are, or where a write puts them.
@@ -66,8 +68,10 @@ pub struct ReplicatedChannel {
     pub(super) parts: Slab<Part>,
     pub(super) writes: Slab<Write>,
     pub(super) done: Vec<Completion>,
-    /// For second requests of what was requested already.
+    /// For pieces, and for second requests of what was requested already.
     pub(super) spares: Spares,
+    /// For pieces that are not there, and to compare pieces.
+    pub(super) scratch: Vec<u8>,
     completions: Vec<Completion>,
     looked_ns: u64,
     timer: Option<OwnedFd>,
@@ -87,6 +91,7 @@ impl ReplicatedChannel {
             writes: Slab::default(),
             done: Vec::new(),
             spares: Spares::default(),
+            scratch: Vec::new(),
             completions: Vec::new(),
             looked_ns: 0,
             timer: timerfd_create(
@@ -164,6 +169,11 @@ impl ReplicatedChannel {
 
     pub(super) fn serial(&self, member: Member) -> u64 {
         self.lines[member.index()].as_ref().map_or(0, |line| line.serial)
+    }
+
+    pub(super) fn condition(&self, member: Member) -> Condition {
+        let line = self.lines[member.index()].as_ref();
+        line.map_or(Condition::CutOff, |line| line.channel.condition())
     }
 
     /// Takes the caller's buffer out of an attempt's hands. Returns false if that is impossible.

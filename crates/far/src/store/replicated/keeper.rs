@@ -1,17 +1,17 @@
-//! A thread that watches the members, makes blocks again that have too few copies, and takes
+//! A thread that watches the members, makes pieces again of blocks that have too few, and takes
 //! servers in that have come back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use hiroma_policy::redundancy::Members;
+use hiroma_policy::redundancy::{Indices, Members};
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::wait;
 use hiroma_units::Loc;
 
 use super::channel::ReplicatedChannel;
-use super::{Shared, label};
+use super::{Shared, label, words};
 use crate::store::tcp::{TcpOptions, TcpStore};
 use crate::store::{Channel, Completion, Purpose, StoreError, Token};
 
@@ -20,7 +20,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(25);
 /// Interval of questions about room, and of attempts to reach servers that are gone.
 const ROOM_EVERY: Duration = Duration::from_millis(500);
 const JOIN_EVERY: Duration = Duration::from_secs(1);
-/// Interval of searches for blocks with too few copies although none is known of.
+/// Interval of searches for blocks with too few pieces although none is known of.
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
 /// Bytes that are made again at a time: what a request of the program waits for at most.
 const BATCH_BYTES: usize = 64 << 10;
@@ -46,8 +46,9 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
 /// Blocks that are being made again.
 struct Batch {
     blocks: Vec<(u32, u32)>,
+    /// Who has pieces of them, and the pieces that nobody has.
     holders: Members,
-    wanted: usize,
+    missing: Indices,
 }
 
 struct Keeper {
@@ -57,9 +58,9 @@ struct Keeper {
     batch: Option<Batch>,
     /// Where the search goes on; none: there is nothing to search for.
     cursor: Option<u32>,
-    /// Blocks with no more copies than this are searched for first.
+    /// Blocks with no more pieces than this are searched for first.
     left_max: usize,
-    /// Bytes made again since everything last had all copies, and whether this search made any.
+    /// Bytes made again since everything last had all pieces, and whether this search made any.
     made_bytes: u64,
     is_progress: bool,
     searched: Instant,
@@ -79,7 +80,7 @@ impl Keeper {
             buf: Some(FrameBuf::leak(bytes)),
             batch: None,
             cursor: None,
-            left_max: 1,
+            left_max: shared.scheme.needed(),
             made_bytes: 0,
             is_progress: false,
             searched: now,
@@ -153,14 +154,14 @@ impl Keeper {
         }
     }
 
-    /// Searches for blocks with too few copies, and begins to copy some. Returns how long to rest.
+    /// Searches for blocks with too few pieces, and begins to make some again. Returns how long to rest.
     fn make_again(&mut self) -> Duration {
         let now_ns = self.shared.now_ns();
         let shared = Arc::clone(&self.shared);
         let mut books = shared.books();
         if std::mem::take(&mut books.rebuilding) || self.searched.elapsed() > SEARCH_EVERY {
             self.searched = Instant::now();
-            (self.cursor, self.left_max) = (Some(0), 1);
+            (self.cursor, self.left_max) = (Some(0), shared.scheme.needed());
         }
         let Some(cursor) = self.cursor else {
             books.pacer.works(false);
@@ -172,13 +173,12 @@ impl Keeper {
         }
         let good = books.pool.good();
         let sources = Members(good.0 | books.pool.draining().0);
-        let copies = books.table.copies();
         self.found.clear();
         let most = self.buf.as_ref().map_or(1, FrameBuf::len) / shared.sector_bytes;
         let (left_max, found) = (self.left_max, &mut self.found);
         self.cursor = books.table.missing(cursor, good, sources, left_max, most, found);
         let Some(&first) = self.found.first() else {
-            if self.cursor.is_none() && self.left_max + 1 < copies {
+            if self.cursor.is_none() && self.left_max + 1 < shared.scheme.pieces() {
                 (self.cursor, self.left_max) = (Some(0), self.left_max + 1);
             } else if self.cursor.is_none() {
                 drop(books);
@@ -188,7 +188,9 @@ impl Keeper {
         };
         // What was found last is made before the search ends.
         self.cursor = self.cursor.or(Some(u32::MAX));
-        let holders = Members(books.table.holders(first).0 & good.0);
+        let left = books.table.row(first).at(good);
+        let holders = left.members();
+        let missing = Indices::first(shared.scheme.pieces()).without(left.indices());
         if books.pool.target(now_ns, 0, holders).is_none() {
             // Nobody takes them now.
             return LOOK_EVERY;
@@ -207,7 +209,7 @@ impl Keeper {
             return LOOK_EVERY;
         };
         let lent = hiroma_sys::vm::lend(buf.addr(), locs.len() * shared.sector_bytes);
-        self.batch = Some(Batch { blocks, holders, wanted: copies - holders.len() });
+        self.batch = Some(Batch { blocks, holders, missing });
         self.channel.start_read(READ, &locs, lent);
         Duration::ZERO
     }
@@ -221,15 +223,14 @@ impl Keeper {
         if self.made_bytes == 0 {
             return;
         }
-        let copies = self.shared.copies;
-        if census[..copies].iter().any(|&count| count > 0) {
+        if census.gone() + census.short() > 0 {
             // Some were being written when the search came by.
             books.rebuilding |= std::mem::take(&mut self.is_progress);
             return;
         }
         drop(books);
         self.made_bytes = 0;
-        (self.shared.log)(&format!("{}: everything has {copies} copies again", self.shared.name));
+        (self.shared.log)(&words::whole(self.shared.scheme, &self.shared.name));
     }
 
     /// A step of a batch has ended.
@@ -239,7 +240,7 @@ impl Keeper {
         if done.token == READ && done.result.is_ok() {
             let blocks = batch.blocks.clone();
             let lent = hiroma_sys::vm::lend(done.buf.addr(), bytes);
-            let begun = self.channel.write_again(WRITE, lent, blocks, batch.holders, batch.wanted);
+            let begun = self.channel.write_again(WRITE, lent, blocks, batch.holders, batch.missing);
             if begun.is_ok() {
                 self.batch = Some(batch);
                 return;

@@ -1,4 +1,5 @@
-//! Several servers of which none matters: each block is in `copies` of them.
+//! Several servers of which none matters: each block is in several of them, as copies, or cut into
+//! pieces of which not all are needed.
 //!
 //! The decisions are those of [`hiroma_policy::redundancy`]; this is what carries them out. A
 //! location that this store hands out is the number of a block in the table, and stays while the
@@ -8,12 +9,15 @@
 //! longer than usual is sent to a second member, a write is complete without a member that does not
 //! answer, and what it should have had is made again elsewhere ([`keeper`]).
 
+mod assemble;
 mod books;
 mod channel;
+mod code;
 mod keeper;
 mod reads;
 #[cfg(test)]
 mod tests;
+mod words;
 mod writes;
 
 use std::sync::Arc;
@@ -21,11 +25,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hiroma_policy::redundancy::{COPIES_MAX, Member};
+use hiroma_policy::redundancy::{Member, Scheme};
 use hiroma_units::Loc;
 
 use self::books::Books;
 use self::channel::ReplicatedChannel;
+use self::code::Code;
 use super::background::Background;
 use super::tcp::{LogLine, TcpOptions, TcpStore, split_tenant};
 use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
@@ -43,11 +48,12 @@ pub struct ReplicatedStore {
 struct Shared {
     name: String,
     sector_bytes: usize,
-    copies: usize,
+    scheme: Scheme,
+    code: Code,
     /// How to connect to each server: one server each.
     servers: Vec<TcpOptions>,
     log: LogLine,
-    /// Of checksums, by which a copy that changed is told from the right one.
+    /// Of checksums, by which a block that changed is told from the right one.
     key: Key,
     timeout: Duration,
     books: Mutex<Books>,
@@ -64,9 +70,10 @@ struct Shared {
 
 impl ReplicatedStore {
     /// Connects to all servers of `options`, each of which becomes a member.
-    pub fn connect(options: &TcpOptions, copies: usize) -> Result<ReplicatedStore, StoreError> {
+    pub fn connect(options: &TcpOptions, scheme: Scheme) -> Result<ReplicatedStore, StoreError> {
         let name = format!("tcp://{}", options.servers.join(","));
-        check(&name, options.servers.len(), copies)?;
+        check(&name, options.servers.len(), scheme)?;
+        let code = Code::new(scheme, options.sector_bytes);
         let key = Key::random().map_err(|error| StoreError::Io {
             store: name.clone(),
             doing: "making a key",
@@ -74,13 +81,14 @@ impl ReplicatedStore {
         })?;
         let one = |server: &String| TcpOptions {
             servers: vec![server.clone()],
+            sector_bytes: code.piece_bytes(),
             log: Arc::new(|_| {}),
             lost: Arc::new(|_| {}),
             is_redundant: true,
             ..options.clone()
         };
         let servers: Vec<TcpOptions> = options.servers.iter().map(one).collect();
-        let mut books = Books::new(copies, options.sector_bytes);
+        let mut books = Books::new(scheme, options.sector_bytes);
         for (server, options) in servers.iter().enumerate() {
             let store: Arc<dyn Store> = Arc::new(TcpStore::connect_with(options.clone())?);
             books.join(0, server, label(&servers, server), store);
@@ -88,7 +96,8 @@ impl ReplicatedStore {
         let shared = Arc::new(Shared {
             name,
             sector_bytes: options.sector_bytes,
-            copies,
+            scheme,
+            code,
             servers,
             log: options.log.clone(),
             key,
@@ -106,17 +115,21 @@ impl ReplicatedStore {
     }
 }
 
-/// Refuses numbers of copies that cannot be.
-fn check(name: &str, servers: usize, copies: usize) -> Result<(), StoreError> {
-    let reason = if copies > servers {
+/// Refuses schemes for which there are not enough servers.
+fn check(name: &str, servers: usize, scheme: Scheme) -> Result<(), StoreError> {
+    let pieces = scheme.pieces();
+    let option = match scheme.is_cut() {
+        true => format!("--parity {scheme}"),
+        false => format!("--copies {pieces}"),
+    };
+    let reason = if pieces > servers {
         format!(
-            "--copies {copies} needs {copies} servers, and {servers} {} named: name more, or ask for fewer copies",
-            if servers == 1 { "is" } else { "are" }
+            "{option} needs {pieces} servers, and {servers} {} named: name more, or ask for fewer {}",
+            if servers == 1 { "is" } else { "are" },
+            if scheme.is_cut() { "pieces" } else { "copies" }
         )
-    } else if !(1..=COPIES_MAX).contains(&copies) {
-        format!("--copies {copies} is not possible: use 1 to {COPIES_MAX}")
     } else if servers > SERVERS_MAX {
-        format!("{servers} servers are named: with --copies, use up to {SERVERS_MAX}")
+        format!("{servers} servers are named: with {option}, use up to {SERVERS_MAX}")
     } else {
         return Ok(());
     };
@@ -163,6 +176,15 @@ impl Shared {
         lines.iter().for_each(|line| (self.log)(line));
     }
 
+    /// A block is lost.
+    fn unreadable(&self, reason: String) -> StoreError {
+        let store = self.name.clone();
+        match self.scheme.is_cut() {
+            true => StoreError::TooFewPieces { store, reason },
+            false => StoreError::NoCopy { store, reason },
+        }
+    }
+
     fn io_error(&self, doing: &'static str, text: &str) -> StoreError {
         StoreError::Io { store: self.name.clone(), doing, source_text: text.to_owned() }
     }
@@ -170,7 +192,7 @@ impl Shared {
 
 impl Store for ReplicatedStore {
     fn name(&self) -> String {
-        format!("{} ({} copies)", self.shared.name, self.shared.copies)
+        format!("{} ({})", self.shared.name, self.shared.scheme)
     }
 
     fn open(&self, purpose: Purpose) -> Result<Box<dyn Channel>, StoreError> {

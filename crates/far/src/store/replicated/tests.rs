@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex as StdMutex;
 
 use hiroma_far_server::{ServeOptions, ServerHandle, serve};
+use hiroma_policy::redundancy::Piece;
 use hiroma_sys::frame::FrameBuf;
 
 use super::*;
@@ -56,18 +57,20 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new(servers: usize, copies: usize) -> Cluster {
+    fn new(servers: usize, scheme: &str) -> Cluster {
         let servers: Vec<_> = (0..servers).map(|_| server(256 << 20)).collect();
         let proxies: Vec<_> =
             servers.iter().map(|server| Proxy::new(server.local_addr())).collect();
         let (options, lines) = options(proxies.iter().map(|at| at.addr.to_string()).collect());
-        let store = ReplicatedStore::connect(&options, copies).unwrap();
+        let store = ReplicatedStore::connect(&options, scheme.parse().unwrap()).unwrap();
         Cluster { servers, proxies, store, lines }
     }
 
-    fn census(&self) -> Vec<u64> {
+    /// Whether everything has all of its pieces.
+    fn is_whole(&self) -> bool {
         let books = self.store.shared.books();
-        books.table.census(books.pool.good()).to_vec()
+        let census = books.table.census(books.pool.good());
+        census.gone() + census.short() == 0
     }
 
     fn heard(&self, what: &str) -> bool {
@@ -155,12 +158,24 @@ fn one(channel: &mut dyn Channel) -> Completion {
 
 #[test]
 fn store_matches_a_naive_map() {
-    let servers = [server(256 << 20), server(256 << 20), server(256 << 20)];
-    for (seed, copies) in [(1, 1), (2, 2), (3, 3)] {
+    let servers: Vec<ServerHandle> = (0..5).map(|_| server(256 << 20)).collect();
+    let schemes = ["1+1", "1+2", "4+1", "3+2", "2+1"].map(|text| text.parse().unwrap());
+    for (seed, scheme) in [Scheme::ONE].into_iter().chain(schemes).enumerate() {
         let (options, _) = options(addresses(&servers));
-        let store = ReplicatedStore::connect(&options, copies).unwrap();
-        check(&store, SECTOR, &model::random_ops(seed, 20, 400));
+        let store = ReplicatedStore::connect(&options, scheme).unwrap();
+        check(&store, SECTOR, &model::random_ops(seed as u64, 20, 400));
         check_concurrently(&store, SECTOR, 3, 300);
+    }
+}
+
+#[test]
+fn blocks_of_all_sizes_are_cut() {
+    let servers: Vec<ServerHandle> = (0..5).map(|_| server(256 << 20)).collect();
+    for sector_bytes in [4096, 64 << 10, 2 << 20] {
+        let (options, _) = options(addresses(&servers));
+        let options = TcpOptions { sector_bytes, ..options };
+        let store = ReplicatedStore::connect(&options, "3+2".parse().unwrap()).unwrap();
+        check(&store, sector_bytes, &model::random_ops(7, 4, 60));
     }
 }
 
@@ -168,14 +183,22 @@ fn store_matches_a_naive_map() {
 fn impossible_numbers_of_copies_are_refused_in_words() {
     let server = server(64 << 20);
     let (options, _) = options(vec![server.local_addr().to_string()]);
-    let error = ReplicatedStore::connect(&options, 2).err().unwrap().to_string();
+    let error =
+        ReplicatedStore::connect(&options, Scheme::copies(2).unwrap()).err().unwrap().to_string();
     assert!(error.contains("--copies 2 needs 2 servers, and 1 is named"), "{error}");
-    assert!(ReplicatedStore::connect(&options, 0).is_err());
+    let parity = "4+1".parse().unwrap();
+    let error = ReplicatedStore::connect(&options, parity).err().unwrap().to_string();
+    assert!(error.contains("--parity 4+1 needs 5 servers, and 1 is named"), "{error}");
 }
 
 #[test]
 fn death_of_a_server_is_not_noticed_and_its_blocks_are_made_again() {
-    let mut cluster = Cluster::new(3, 2);
+    death_is_not_noticed(3, "1+1", "everything has 2 copies again");
+    death_is_not_noticed(6, "4+1", "everything has all 5 pieces again");
+}
+
+fn death_is_not_noticed(servers: usize, scheme: &str, line: &str) {
+    let mut cluster = Cluster::new(servers, scheme);
     let mut load = Load::new(&cluster.store);
     (0..64).for_each(|_| load.write(64));
     load.slowest = Duration::ZERO;
@@ -191,8 +214,8 @@ fn death_of_a_server_is_not_noticed_and_its_blocks_are_made_again() {
         load.free_last(&cluster.store, 8);
     }
     assert!(load.slowest < Duration::from_millis(900), "{:?}", load.slowest);
-    eventually("the copies", || cluster.census()[..2] == [0, 0]);
-    eventually("the line", || cluster.heard("everything has 2 copies again"));
+    eventually("the copies", || cluster.is_whole());
+    eventually("the line", || cluster.heard(line));
     let usage = cluster.store.usage();
     assert!(usage.recopied_bytes > 0 && usage.server_bytes == usage.stored_bytes, "{usage:?}");
     eventually("nothing is short", || cluster.store.usage().short_bytes == 0);
@@ -203,7 +226,14 @@ fn death_of_a_server_is_not_noticed_and_its_blocks_are_made_again() {
 
 #[test]
 fn silent_server_is_done_without_and_comes_back_with_its_blocks() {
-    let cluster = Cluster::new(3, 2);
+    // With 5, nobody can take the place of a piece meanwhile.
+    for (servers, scheme) in [(3, "1+1"), (6, "4+1"), (5, "4+1")] {
+        silence_is_borne(servers, scheme);
+    }
+}
+
+fn silence_is_borne(servers: usize, scheme: &str) {
+    let cluster = Cluster::new(servers, scheme);
     let mut load = Load::new(&cluster.store);
     (0..32).for_each(|_| load.write(64));
     load.slowest = Duration::ZERO;
@@ -220,16 +250,21 @@ fn silent_server_is_done_without_and_comes_back_with_its_blocks() {
     eventually("its return", || cluster.heard("is back"));
     (0..200).for_each(|_| load.write(8));
     load.read_all();
-    eventually("the copies", || cluster.census()[..2] == [0, 0]);
+    eventually("the copies", || cluster.is_whole());
 }
 
 #[test]
 fn late_answers_never_reach_a_buffer_that_was_given_back() {
-    let cluster = Cluster::new(2, 2);
+    late_answers(2, "1+1");
+    late_answers(5, "4+1");
+}
+
+fn late_answers(servers: usize, scheme: &str) {
+    let cluster = Cluster::new(servers, scheme);
     let mut load = Load::new(&cluster.store);
     (0..16).for_each(|_| load.write(16));
     for round in 0..6 {
-        let proxy = &cluster.proxies[round % 2];
+        let proxy = &cluster.proxies[round % servers];
         proxy.pause();
         // Some of these are asked of the server that is silent, and answered by the other one.
         let from = round * 32;
@@ -259,7 +294,12 @@ fn late_answers_never_reach_a_buffer_that_was_given_back() {
 
 #[test]
 fn restarted_server_is_a_new_member() {
-    let mut cluster = Cluster::new(3, 2);
+    restart(3, "1+1");
+    restart(5, "3+1");
+}
+
+fn restart(servers: usize, scheme: &str) {
+    let mut cluster = Cluster::new(servers, scheme);
     let mut load = Load::new(&cluster.store);
     (0..16).for_each(|_| load.write(64));
     let address = cluster.servers[2].local_addr().to_string();
@@ -269,7 +309,7 @@ fn restarted_server_is_a_new_member() {
         load.write(1);
         cluster.heard("is back, empty")
     });
-    eventually("the copies", || cluster.census()[..2] == [0, 0]);
+    eventually("the copies", || cluster.is_whole());
     load.read_all();
     // It has blocks again, and the death of another one is borne.
     cluster.proxies[0].close();
@@ -281,7 +321,7 @@ fn restarted_server_is_a_new_member() {
 
 #[test]
 fn death_of_all_copies_is_said() {
-    let mut cluster = Cluster::new(2, 2);
+    let mut cluster = Cluster::new(2, "1+1");
     let mut load = Load::new(&cluster.store);
     (0..4).for_each(|_| load.write(16));
     let addresses: Vec<String> = addresses(&cluster.servers);
@@ -293,16 +333,101 @@ fn death_of_all_copies_is_said() {
 }
 
 #[test]
+fn two_may_die_at_once_if_two_pieces_are_spare() {
+    let mut cluster = Cluster::new(5, "3+2");
+    let mut load = Load::new(&cluster.store);
+    (0..32).for_each(|_| load.write(64));
+    for at in [3, 1] {
+        cluster.proxies[at].close();
+        cluster.servers.remove(at).stop();
+    }
+    load.read_all();
+    (0..32).for_each(|_| load.write(16));
+    load.read_all();
+}
+
+#[test]
+fn death_of_too_many_pieces_is_said() {
+    let mut cluster = Cluster::new(5, "4+1");
+    let mut load = Load::new(&cluster.store);
+    (0..4).for_each(|_| load.write(16));
+    let addresses: Vec<String> = addresses(&cluster.servers);
+    cluster.servers.drain(1..3).for_each(|server| server.stop());
+    let _again: Vec<_> = addresses[1..3].iter().map(|at| server_at(at, 64 << 20)).collect();
+    load.reader.read(Token(9), &[load.order[3]], FrameBuf::leak(SECTOR));
+    let error = one(&mut *load.reader).result.unwrap_err().to_string();
+    assert!(error.contains("too few pieces of a needed block are left"), "{error}");
+}
+
+#[test]
+fn memory_of_pieces_is_the_schemes_share() {
+    let cluster = Cluster::new(5, "4+1");
+    let mut load = Load::new(&cluster.store);
+    (0..256).for_each(|_| load.write(64));
+    let (data, stored) = (256 * 64 * SECTOR as u64, cluster.store.usage().stored_bytes);
+    assert!(stored >= data * 5 / 4 && stored < data * 5 / 4 + (16 << 20), "{stored} for {data}");
+    // Everybody has some of the data: no server has only parity.
+    let books = cluster.store.shared.books();
+    for (member, _) in books.stores() {
+        let has_data =
+            |block: u32| (0..4).any(|at| books.table.row(block).member(at) == Some(member));
+        let count = load.order.iter().filter(|loc| has_data(loc.0)).count();
+        assert!(count > load.order.len() / 4, "{member:?} has {count} of {}", load.order.len());
+    }
+}
+
+/// Puts other bytes in the place of a block's piece.
+fn damage(store: &ReplicatedStore, block: u32, index: usize) {
+    let (member, inner) = {
+        let books = store.shared.books();
+        let member = books.table.row(block).member(index).unwrap();
+        (member, books.store(member).unwrap().clone())
+    };
+    let mut channel = inner.open(Purpose::Write).unwrap();
+    let junk = content(99, store.shared.code.piece_bytes());
+    let mut places = [Loc(0)];
+    channel.write(Token(0), buf_with(&junk), &mut places).unwrap();
+    one(&mut *channel).result.unwrap();
+    let mut books = store.shared.books();
+    let good = books.pool.good();
+    let before = Piece { member, place: books.table.place(block, member).unwrap() };
+    assert!(books.table.forget(block, index, before));
+    let version = books.table.version(block);
+    let piece = Piece { member, place: places[0].0 };
+    books.table.add(block, version, index, piece, good).unwrap();
+}
+
+#[test]
+fn changed_pieces_are_found_out_and_made_again() {
+    for (servers, scheme, damaged) in [(3, "1+1", &[0][..]), (6, "4+1", &[2]), (6, "3+2", &[0, 1])]
+    {
+        let cluster = Cluster::new(servers, scheme);
+        let mut load = Load::new(&cluster.store);
+        (0..4).for_each(|_| load.write(16));
+        for at in [0, 5, 6, 40] {
+            damaged.iter().for_each(|&index| damage(&cluster.store, load.order[at].0, index));
+        }
+        // Copies are read in turn.
+        eventually("the finds", || {
+            load.read_all();
+            cluster.store.usage().recopied_bytes >= 4 * SECTOR as u64
+        });
+        eventually("the copies", || cluster.is_whole());
+        load.read_all();
+    }
+}
+
+#[test]
 fn full_server_is_passed_by() {
     let servers = [server(8 << 20), server(64 << 20), server(64 << 20)];
     let (options, _) = options(addresses(&servers));
-    let store = ReplicatedStore::connect(&options, 2).unwrap();
+    let store = ReplicatedStore::connect(&options, Scheme::copies(2).unwrap()).unwrap();
     let mut load = Load::new(&store);
     (0..24).for_each(|_| load.write(512));
     load.read_all();
     eventually("the copies", || {
         let books = store.shared.books();
-        books.table.census(books.pool.good())[..2] == [0, 0]
+        books.table.census(books.pool.good()).short() == 0
     });
     // All of them are full at last, in words.
     let mut full = None;

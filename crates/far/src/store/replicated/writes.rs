@@ -1,8 +1,8 @@
-//! Writes: to as many members as there are to be copies, and to others instead of those that fail.
+//! Writes: to as many members as there are to be pieces, and to others instead of those that fail.
 
 use std::time::{Duration, Instant};
 
-use hiroma_policy::redundancy::{Member, Members};
+use hiroma_policy::redundancy::{Indices, Member, Members};
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::vm;
 use hiroma_units::{Bytes, Loc};
@@ -14,20 +14,53 @@ use crate::store::{Completion, StoreError, Token};
 /// How long a write waits for members that were asked for more room.
 const ROOM_PATIENCE: Duration = Duration::from_millis(250);
 
-/// A write of the caller, or blocks that are made again.
+/// A write of the caller, or pieces that are made again.
 pub struct Write {
     token: Token,
     buf: FrameBuf,
+    /// All pieces by index, if they are not copies.
+    cut: Option<FrameBuf>,
     /// The blocks, and their versions.
     blocks: Vec<(u32, u32)>,
-    /// Pieces of each that are to be stored, and that are.
-    wanted: usize,
-    stored: usize,
-    /// Members that have a piece or were asked to store one.
+    /// Pieces of each that are to be stored, the one to begin with, and those that are stored.
+    wanted: Indices,
+    first: usize,
+    stored: Indices,
+    /// With so many of them, the write is complete as soon as the others' members do not answer.
+    enough: usize,
+    /// Members that have a piece, and those that were asked to store one.
+    holders: Members,
     taken: Members,
-    flying: Vec<usize>,
+    flying: Vec<Flight>,
     error: Option<StoreError>,
     is_again: bool,
+    /// The caller knows of it.
+    is_begun: bool,
+}
+
+/// An attempt to store a piece.
+#[derive(Clone, Copy)]
+struct Flight {
+    attempt: usize,
+    index: usize,
+    member: Member,
+}
+
+impl Write {
+    /// Pieces that are stored or under way.
+    fn covered(&self) -> Indices {
+        self.stored.iter().chain(self.flying.iter().map(|flight| flight.index)).collect()
+    }
+
+    /// The next piece to find a member for.
+    fn next_index(&self) -> Option<usize> {
+        let open = self.wanted.without(self.covered());
+        open.iter().find(|&index| index >= self.first).or_else(|| open.iter().next())
+    }
+
+    fn has_enough(&self) -> bool {
+        self.covered().len() >= self.enough
+    }
 }
 
 impl ReplicatedChannel {
@@ -55,46 +88,95 @@ impl ReplicatedChannel {
             numbers.iter().zip(&sums).for_each(|(&number, &sum)| books.table.set_sum(number, sum));
             numbers.iter().map(|&number| (number, books.table.version(number))).collect()
         };
-        let write = Write {
+        let scheme = self.shared.scheme;
+        let cut = match self.cut(&buf) {
+            Ok(cut) => cut,
+            Err(error) => {
+                self.shared
+                    .books()
+                    .free(&blocks.iter().map(|&(block, _)| Loc(block)).collect::<Vec<_>>());
+                return Err((buf, error));
+            }
+        };
+        let number = self.writes.insert(Write {
             token,
             buf,
+            cut,
             blocks,
-            wanted: self.shared.copies,
-            stored: 0,
+            wanted: Indices::first(scheme.pieces()),
+            // So that no member has the parity of everything.
+            first: self.shared.books().pool.round() % scheme.pieces(),
+            stored: Indices::default(),
+            enough: scheme.needed(),
+            holders: Members::default(),
             taken: Members::default(),
-            flying: Vec::with_capacity(self.shared.copies),
+            flying: Vec::with_capacity(scheme.pieces()),
             error: None,
             is_again: false,
-        };
-        let number = self.writes.insert(write);
+            is_begun: false,
+        });
         let start = Instant::now();
         while !self.spread(number) {
             // Room is asked for ahead, so this is rare.
-            let patience = if self.shared.books().pool.up().is_empty() {
+            let patience = if self.shared.books().pool.up().len() < scheme.needed() {
                 self.shared.timeout
             } else {
                 ROOM_PATIENCE
             };
             if !self.awaits_room() || start.elapsed() > patience {
-                let write = self.writes.remove(number);
-                let freed: Vec<Loc> = write.blocks.iter().map(|&(block, _)| Loc(block)).collect();
-                self.shared.books().free(&freed);
-                let error = match write.error {
-                    Some(error) if !matches!(error, StoreError::Full { .. }) => error,
-                    _ => self.full(),
-                };
-                return Err((write.buf, error));
+                return Err(self.undo(number));
             }
             self.answer_room();
             if let Some(write) = self.writes.get_mut(number) {
-                write.taken = Members::default();
+                write.taken = write.flying.iter().map(|flight| flight.member).collect();
+                write.taken.0 |= write.holders.0;
             }
         }
+        if let Some(write) = self.writes.get_mut(number) {
+            write.is_begun = true;
+        }
+        self.settle(number);
         locs.iter_mut().zip(numbers).for_each(|(loc, number)| *loc = Loc(number));
         Ok(())
     }
 
-    /// Starts to store one more piece of blocks that have too few. `holders` have one already.
+    /// All pieces of blocks, if they are not copies.
+    fn cut(&mut self, blocks: &FrameBuf) -> Result<Option<FrameBuf>, StoreError> {
+        let shared = &self.shared;
+        if !shared.scheme.is_cut() {
+            return Ok(None);
+        }
+        let len = blocks.len() / shared.sector_bytes * shared.code.piece_bytes();
+        let mut pieces = self
+            .spares
+            .take(shared.scheme.pieces() * len)
+            .map_err(|error| shared.io_error("reserving memory for pieces", &error.to_string()))?;
+        shared.code.cut(blocks.bytes(), pieces.bytes_mut());
+        Ok(Some(pieces))
+    }
+
+    /// Ends a write that has not begun: too few members take it.
+    fn undo(&mut self, number: usize) -> (FrameBuf, StoreError) {
+        let write = self.writes.remove(number);
+        let mut is_free = true;
+        for flight in &write.flying {
+            is_free &= self.abandon(flight.attempt);
+            if let Some(attempt) = self.attempts.get_mut(flight.attempt) {
+                attempt.serves = Serves::Nobody;
+            }
+        }
+        // What cannot be taken back stays reserved until the channel ends.
+        self.keep_spare(write.cut.filter(|_| is_free));
+        let freed: Vec<Loc> = write.blocks.iter().map(|&(block, _)| Loc(block)).collect();
+        self.shared.books().free(&freed);
+        let error = match write.error {
+            Some(error) if !matches!(error, StoreError::Full { .. }) => error,
+            _ => self.full(),
+        };
+        (write.buf, error)
+    }
+
+    /// Starts to store the pieces `missing` of blocks. `holders` have the others.
     /// They must have been marked with `Table::begin`. Returns the buffer if nobody takes them.
     pub fn write_again(
         &mut self,
@@ -102,33 +184,43 @@ impl ReplicatedChannel {
         buf: FrameBuf,
         blocks: Vec<(u32, u32)>,
         holders: Members,
-        wanted: usize,
+        missing: Indices,
     ) -> Result<(), FrameBuf> {
-        let write = Write {
+        let Ok(cut) = self.cut(&buf) else { return Err(buf) };
+        let number = self.writes.insert(Write {
             token,
             buf,
+            cut,
             blocks,
-            wanted,
-            stored: 0,
+            wanted: missing,
+            first: 0,
+            stored: Indices::default(),
+            enough: 1,
+            holders,
             taken: holders,
             flying: Vec::new(),
             error: None,
             is_again: true,
-        };
-        let number = self.writes.insert(write);
+            is_begun: true,
+        });
         if self.spread(number) {
             return Ok(());
         }
         let write = self.writes.remove(number);
+        self.keep_spare(write.cut);
         Err(write.buf)
     }
 
     fn full(&self) -> StoreError {
         let (usage, stores) = {
             let books = self.shared.books();
-            if books.pool.living().is_empty() {
-                let reason = "all servers are gone".to_owned();
-                return StoreError::NoCopy { store: self.shared.name.clone(), reason };
+            let scheme = self.shared.scheme;
+            if books.pool.living().len() < scheme.needed() {
+                let reason = match scheme.is_cut() {
+                    true => format!("fewer than {} servers are left", scheme.needed()),
+                    false => "all servers are gone".to_owned(),
+                };
+                return self.shared.unreadable(reason);
             }
             (books.usage(), books.stores())
         };
@@ -161,43 +253,48 @@ impl ReplicatedChannel {
         std::thread::sleep(Duration::from_micros(200));
     }
 
-    /// Starts attempts until as many pieces are stored or under way as are wanted. Returns whether
-    /// there is any.
+    /// Starts attempts until all pieces are stored or under way that members take. Returns whether
+    /// there are enough.
     fn spread(&mut self, number: usize) -> bool {
+        let piece_bytes = self.shared.code.piece_bytes();
         loop {
             let Some(write) = self.writes.get(number) else { return false };
-            let (len, taken) = (write.buf.len(), write.taken);
-            if write.stored + write.flying.len() >= write.wanted {
-                return true;
-            }
+            let (bytes, taken) = (write.blocks.len() * piece_bytes, write.taken);
+            let Some(index) = write.next_index() else { return true };
             let now_ns = self.shared.now_ns();
-            let is_lost = write.stored + write.flying.len() == 0 && !write.is_again;
+            let is_lost = !write.has_enough() && !write.is_again;
             let target = {
                 let mut books = self.shared.books();
-                let target = books.pool.target(now_ns, len as u64, taken);
+                let target = books.pool.target(now_ns, bytes as u64, taken);
                 target.or_else(|| is_lost.then(|| books.pool.last_resort(now_ns, taken)).flatten())
             };
             let Some(target) = target else { break };
-            self.offer(number, target);
+            self.offer(number, index, target);
         }
-        self.writes.get(number).is_some_and(|write| write.stored + write.flying.len() > 0)
+        self.writes.get(number).is_some_and(Write::has_enough)
     }
 
     /// Starts to store a piece at a member, if it has room.
-    fn offer(&mut self, number: usize, member: Member) {
+    fn offer(&mut self, number: usize, index: usize, member: Member) {
         let now_ns = self.shared.now_ns();
         let serial = self.serial(member);
+        let piece_bytes = self.shared.code.piece_bytes();
         let Some(write) = self.writes.get_mut(number) else { return };
         write.taken.insert(member);
         if serial == 0 || self.shared.books().serial(member) != serial {
             // A new member, which this channel has not followed yet.
             return;
         }
-        let (addr, len) = (write.buf.addr(), write.buf.len());
+        let len = write.blocks.len() * piece_bytes;
+        let addr = match &write.cut {
+            Some(pieces) => pieces.addr() + index * len,
+            None => write.buf.addr(),
+        };
         let attempt = Attempt {
             member,
             serial,
             since_ns: now_ns,
+            index,
             serves: Serves::Write(number),
             places: Vec::new(),
             is_write: true,
@@ -215,7 +312,7 @@ impl ReplicatedChannel {
                     attempt.places = places;
                 }
                 if let Some(write) = self.writes.get_mut(number) {
-                    write.flying.push(attempt);
+                    write.flying.push(Flight { attempt, index, member });
                 }
             }
             Err((_, error)) => {
@@ -243,17 +340,18 @@ impl ReplicatedChannel {
         attempt: Attempt,
         result: Result<(), StoreError>,
     ) {
-        let Attempt { member, serial, since_ns, places, .. } = attempt;
+        let Attempt { member, serial, since_ns, index, places, .. } = attempt;
         let now_ns = self.shared.now_ns();
         let Some(write) = self.writes.get_mut(number) else { return };
-        write.flying.retain(|&flying| flying != attempt_number);
+        write.flying.retain(|flight| flight.attempt != attempt_number);
         let mut books = self.shared.books();
         let is_member = books.serial(member) == serial && books.pool.living().contains(member);
         match result {
             Ok(()) if is_member => {
                 books.pool.answered(member, now_ns, now_ns - since_ns, None);
-                books.add(member, &write.blocks, &places);
-                write.stored += 1;
+                books.add(member, index, &write.blocks, &places);
+                write.stored.insert(index);
+                write.holders.insert(member);
             }
             Ok(()) => {}
             Err(error) => {
@@ -264,31 +362,43 @@ impl ReplicatedChannel {
             }
         }
         drop(books);
+        self.recall(number);
         self.spread(number);
         self.settle(number);
     }
 
+    /// Members that had confirmed pieces of a write may be dead by now.
+    fn recall(&mut self, number: usize) {
+        let Some(write) = self.writes.get_mut(number).filter(|write| !write.is_again) else {
+            return;
+        };
+        let row = self.shared.books().table.row(write.blocks[0].0);
+        (write.stored, write.holders) = (row.indices(), row.members());
+    }
+
     /// Ends a write of which nothing is under way.
     fn settle(&mut self, number: usize) {
-        if self.writes.get(number).is_none_or(|write| !write.flying.is_empty()) {
+        let is_open = |write: &Write| !write.flying.is_empty() || !write.is_begun;
+        if self.writes.get(number).is_none_or(is_open) {
             return;
         }
         let Some(write) = self.writes.try_remove(number) else { return };
         {
             let mut books = self.shared.books();
-            let short = write.stored < write.wanted;
+            let short = !write.wanted.without(write.stored).is_empty();
             for &(block, version) in &write.blocks {
                 books.table.settle(block, version);
             }
             books.rebuilding |= short && !write.is_again;
         }
-        let result = if write.stored > 0 {
+        self.keep_spare(write.cut);
+        let result = if write.stored.len() >= write.enough {
             Ok(())
         } else {
             let reason = write
                 .error
                 .map_or_else(|| "no server has taken it".to_owned(), |error| error.to_string());
-            Err(StoreError::NoCopy { store: self.shared.name.clone(), reason })
+            Err(self.shared.unreadable(reason))
         };
         self.done.push(Completion { token: write.token, buf: write.buf, result });
     }
@@ -300,30 +410,23 @@ impl ReplicatedChannel {
         let mut at = 0;
         while let Some(number) = next(&self.writes, at) {
             at = number + 1;
-            let Some(write) = self.writes.get(number) else { continue };
-            let is_up = |&attempt: &usize| {
-                self.attempts.get(attempt).is_some_and(|attempt| up.contains(attempt.member))
+            let Some(write) = self.writes.get_mut(number) else { continue };
+            let is_up = |flight: &Flight| {
+                self.attempts.get(flight.attempt).is_some_and(|attempt| up.contains(attempt.member))
             };
-            let (quick, late): (Vec<usize>, Vec<usize>) =
+            let (quick, late): (Vec<Flight>, Vec<Flight>) =
                 write.flying.iter().copied().partition(is_up);
             if late.is_empty() {
                 continue;
             }
-            let flying = quick.clone();
-            let (stored, wanted) = (write.stored, write.wanted);
             // Others first, so that the last hope is not given up before there is another.
-            if let Some(write) = self.writes.get_mut(number) {
-                write.flying = flying;
-                if stored + write.flying.len() < wanted {
-                    self.spread(number);
-                }
-            }
-            let is_safe =
-                self.writes.get(number).is_some_and(|write| write.stored + write.flying.len() > 0);
-            for attempt in late {
-                if !is_safe || !self.abandon(attempt) {
+            write.flying = quick;
+            self.recall(number);
+            let is_safe = self.spread(number);
+            for flight in late {
+                if !is_safe || !self.abandon(flight.attempt) {
                     if let Some(write) = self.writes.get_mut(number) {
-                        write.flying.push(attempt);
+                        write.flying.push(flight);
                     }
                 }
             }

@@ -9,7 +9,7 @@ use hiroma_far_wire::{CHUNK, SPACE_SHIFT, SessionToken, SessionUsage};
 use hiroma_policy::allocation::{AllocationKind, Allocator};
 use hiroma_units::Loc;
 
-use crate::store::space::{ChunkNo, FreezeId, Space, chunk_of};
+use crate::store::space::{ChunkNo, FreezeId, Space, chunk_of, offset_in_chunk};
 
 /// Maximum number of free chunks on a server that are kept for reuse.
 const SPARE_CHUNKS_MAX: usize = 16;
@@ -193,8 +193,7 @@ impl Books {
         for (index, &loc) in locs.iter().enumerate() {
             let home =
                 self.homes.get(chunk_of(loc, sector).0 as usize).copied().flatten().ok_or(loc)?;
-            let inner = u64::from(home.chunk) * CHUNK as u64
-                + u64::from(loc.0) * sector as u64 % CHUNK as u64;
+            let inner = u64::from(home.chunk) * CHUNK as u64 + offset_in_chunk(loc, sector) as u64;
             let addr = u64::from(home.space) << SPACE_SHIFT | inner;
             let server = usize::from(home.server);
             match out.last_mut() {

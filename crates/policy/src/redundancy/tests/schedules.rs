@@ -9,12 +9,13 @@ use hiroma_units::Rng;
 
 use super::*;
 
-const SERVERS: usize = 4;
+/// How blocks are kept, and in how many servers.
+const SCHEMES: [(&str, usize); 5] = [("1+1", 4), ("1+2", 4), ("2+1", 4), ("4+1", 6), ("3+2", 6)];
 const PLACES: u32 = 40;
 const STEP_NS: u64 = 10 * MS;
 
-/// What a place contains: block and version.
-type Content = Option<(u32, u32)>;
+/// What a place contains: block, version, and which piece (0: copies are alike).
+type Content = Option<(u32, u32, usize)>;
 
 struct Server {
     member: Option<Member>,
@@ -25,8 +26,8 @@ struct Server {
 }
 
 enum Ask {
-    Write { block: u32, version: u32, is_again: bool },
-    Read { block: u32, version: u32 },
+    Write { block: u32, version: u32, index: usize, is_again: bool },
+    Read { block: u32, version: u32, index: usize },
 }
 
 struct Request {
@@ -48,9 +49,9 @@ struct World {
     /// Pieces that a write still waits for, and those that are stored.
     writing: BTreeMap<u32, (usize, usize)>,
     step: u64,
-    /// Deaths since a block last had all of its copies.
+    /// Deaths since a block last had all of its pieces.
     deaths: BTreeMap<u32, usize>,
-    copies: usize,
+    scheme: Scheme,
     lost: usize,
     canary: bool,
 }
@@ -58,21 +59,22 @@ struct World {
 impl World {
     fn new(seed: u64, canary: bool) -> World {
         let mut rng = Rng::new(seed);
-        let copies = 2 + rng.below_u64(2) as usize;
+        let (scheme, servers) = SCHEMES[rng.below(SCHEMES.len() as u32) as usize];
+        let scheme: Scheme = scheme.parse().unwrap();
         let mut world = World {
             rng,
-            table: Table::new(copies, 1000),
-            pool: Pool::default(),
+            table: Table::new(scheme, 1000),
+            pool: Pool::new(scheme.needed()),
             servers: Vec::new(),
             requests: Vec::new(),
             writing: BTreeMap::new(),
             step: 0,
             deaths: BTreeMap::new(),
-            copies,
+            scheme,
             lost: 0,
             canary,
         };
-        for number in 0..SERVERS {
+        for number in 0..servers {
             let member = world.pool.join(1, number as u32);
             world.servers.push(Server {
                 member,
@@ -106,7 +108,8 @@ impl World {
     }
 
     /// Starts to store one more piece of a block. Returns whether a member takes it.
-    fn offer(&mut self, block: u32, version: u32, taken: &mut Members, is_again: bool) -> bool {
+    fn offer(&mut self, block: u32, index: usize, taken: &mut Members, is_again: bool) -> bool {
+        let version = self.table.version(block);
         loop {
             let now_ns = self.now_ns();
             let Some(member) = self.pool.target(now_ns, 4096, *taken) else { return false };
@@ -116,7 +119,7 @@ impl World {
                 self.pool.full(member, now_ns);
                 continue;
             };
-            self.send(member, place, Ask::Write { block, version, is_again });
+            self.send(member, place, Ask::Write { block, version, index, is_again });
             return true;
         }
     }
@@ -126,11 +129,15 @@ impl World {
         if self.table.live() > 30 || self.table.allocate(&mut block).is_err() {
             return;
         }
-        let (block, version) = (block[0], self.table.version(block[0]));
+        let block = block[0];
         let mut taken = Members::default();
-        let flying =
-            (0..self.copies).filter(|_| self.offer(block, version, &mut taken, false)).count();
-        if flying == 0 {
+        let flying = (0..self.scheme.pieces())
+            .filter(|&index| self.offer(block, index, &mut taken, false))
+            .count();
+        if flying < self.scheme.needed() {
+            let is_of = |ask: &Ask| matches!(ask, Ask::Write { block: at, .. } if *at == block);
+            let requests = self.requests.iter_mut().filter(|request| is_of(&request.ask));
+            requests.for_each(|request| request.abandoned = true);
             self.table.free(block, |_| {});
             return;
         }
@@ -155,29 +162,38 @@ impl World {
 
     fn read(&mut self) {
         let Some(block) = self.any_block() else { return };
-        let holders = self.table.holders(block);
-        let Some(member) = self.pool.source(holders) else {
+        let row = self.table.row(block);
+        let (needed, deaths) = (self.scheme.needed(), self.deaths[&block]);
+        let sources = self.pool.sources(&row, needed);
+        if sources.len() < needed {
+            let are_borne = self.scheme.pieces() - needed;
             assert!(
-                self.deaths[&block] >= self.copies || holders.is_empty() && self.deaths[&block] > 0,
-                "block {block} has no copy, after {} deaths",
-                self.deaths[&block]
+                deaths > are_borne || row.indices().len() < needed && deaths > 0,
+                "block {block} has too few pieces, after {deaths} deaths"
             );
             self.lost += 1;
             return;
-        };
-        let place = self.table.place(block, member).unwrap();
-        self.send(member, place, Ask::Read { block, version: self.table.version(block) });
+        }
+        let version = self.table.version(block);
+        for index in sources.iter() {
+            let member = row.member(index).unwrap();
+            let place = self.table.place(block, member).unwrap();
+            self.send(member, place, Ask::Read { block, version, index });
+        }
     }
 
     fn make_again(&mut self) {
         let mut found = Vec::new();
         let good = self.pool.good();
         let sources = Members(good.0 | self.pool.draining().0);
-        self.table.missing(0, good, sources, self.copies, 4, &mut found);
+        self.table.missing(0, good, sources, self.scheme.pieces(), 4, &mut found);
         for block in found {
             let version = self.table.version(block);
-            let mut taken = Members(self.table.holders(block).0 & good.0);
-            if self.table.begin(block, version) && !self.offer(block, version, &mut taken, true) {
+            let left = self.table.row(block).at(good);
+            let missing = Indices::first(self.scheme.pieces()).without(left.indices());
+            let mut taken = left.members();
+            let index = missing.iter().next().unwrap();
+            if self.table.begin(block, version) && !self.offer(block, index, &mut taken, true) {
                 self.table.settle(block, version);
             }
         }
@@ -185,7 +201,7 @@ impl World {
 
     /// A member dies with all it has. Its server comes back as another member, at once or later.
     fn kill(&mut self) {
-        let server = self.rng.below(SERVERS as u32) as usize;
+        let server = self.rng.below(self.servers.len() as u32) as usize;
         let Some(member) = self.servers[server].member.take() else { return };
         for block in 0..60 {
             if self.table.is_live(block) && self.table.holders(block).contains(member) {
@@ -212,7 +228,8 @@ impl World {
     }
 
     fn failed(&mut self, request: &Request) {
-        if let (Ask::Write { block, version, is_again }, false) = (&request.ask, request.abandoned)
+        if let (Ask::Write { block, version, is_again, .. }, false) =
+            (&request.ask, request.abandoned)
         {
             self.write_ended(*block, *version, *is_again, false);
         }
@@ -228,8 +245,8 @@ impl World {
                 let stored = *stored;
                 self.writing.remove(&block);
                 self.table.settle(block, version);
-                // Nobody has it: the program is told so.
-                if stored == 0 {
+                // It cannot be read: the program is told so.
+                if stored < self.scheme.needed() {
                     self.free_all(block);
                 }
             }
@@ -247,15 +264,15 @@ impl World {
         let place = request.place as usize;
         self.pool.answered(request.member, now_ns, now_ns - request.since_ns, None);
         match request.ask {
-            Ask::Write { block, version, is_again } => {
+            Ask::Write { block, version, index, is_again } => {
                 // An abandoned write stores whatever it had left to send.
-                let content = if request.abandoned { None } else { Some((block, version)) };
+                let content = (!request.abandoned).then(|| self.content(block, version, index));
                 self.servers[request.server].memory[place] = content;
                 let piece = Piece { member: request.member, place: request.place };
                 if request.abandoned && !self.canary {
                     return self.free_place(piece);
                 }
-                match self.table.add(block, version, piece, self.pool.good()) {
+                match self.table.add(block, version, index, piece, self.pool.good()) {
                     Ok(displaced) => {
                         displaced.into_iter().for_each(|old| self.free_place(old));
                     }
@@ -265,19 +282,25 @@ impl World {
                     self.write_ended(block, version, is_again, true);
                 }
             }
-            Ask::Read { block, version } => {
+            Ask::Read { block, version, index } => {
                 let got = self.servers[request.server].memory[place];
                 let piece = Piece { member: request.member, place: request.place };
+                // A piece that was made again meanwhile may have the place of another one.
                 let is_current = self.table.is_live(block)
                     && self.table.version(block) == version
+                    && self.table.row(block).member(index) == Some(piece.member)
                     && self.table.pieces(block).any(|at| at == piece);
                 // What is not current any more may be anything; the checksum tells.
                 assert!(
-                    !is_current || got == Some((block, version)),
-                    "block {block} version {version}: {got:?} is recorded as its copy"
+                    !is_current || got == Some(self.content(block, version, index)),
+                    "block {block} version {version}: {got:?} is recorded as its piece {index}"
                 );
             }
         }
+    }
+
+    fn content(&self, block: u32, version: u32, index: usize) -> (u32, u32, usize) {
+        (block, version, if self.scheme.is_cut() { index } else { 0 })
     }
 
     /// Does without members that do not answer, as the store does.
@@ -288,9 +311,10 @@ impl World {
             if request.abandoned || up.contains(request.member) {
                 continue;
             }
-            if let Ask::Write { block, version, is_again } = request.ask {
-                let is_safe =
-                    is_again || self.writing.get(&block).is_some_and(|&(_, stored)| stored > 0);
+            if let Ask::Write { block, version, is_again, .. } = request.ask {
+                let needed = self.scheme.needed();
+                let writing = self.writing.get(&block);
+                let is_safe = is_again || writing.is_some_and(|&(_, stored)| stored >= needed);
                 if is_safe {
                     request.abandoned = true;
                     ended.push((block, version, is_again));
@@ -320,7 +344,7 @@ impl World {
             let (member, since_ns) = (self.requests[at].member, self.requests[at].since_ns);
             self.pool.waits(member, now_ns, since_ns);
         }
-        for server in 0..SERVERS {
+        for server in 0..self.servers.len() {
             match self.servers[server].member {
                 Some(member) if self.servers[server].stopped_until <= self.step => {
                     self.pool.alive(member, now_ns);
@@ -345,7 +369,7 @@ impl World {
             self.kill();
         }
         if !is_calm && self.rng.below(60) == 0 {
-            let server = self.rng.below(SERVERS as u32) as usize;
+            let server = self.rng.below(self.servers.len() as u32) as usize;
             self.servers[server].stopped_until = self.step + self.rng.below_u64(300);
         }
         if !is_calm && self.rng.below(50) == 0 {
@@ -356,8 +380,8 @@ impl World {
 
     /// One member is to be emptied, or none any more.
     fn drain(&mut self) {
-        let drained = self.rng.below(SERVERS as u32 + 2) as usize;
-        for server in 0..SERVERS {
+        let drained = self.rng.below(self.servers.len() as u32 + 2) as usize;
+        for server in 0..self.servers.len() {
             if let Some(member) = self.servers[server].member {
                 self.pool.drains(member, server == drained);
             }
@@ -372,24 +396,28 @@ impl World {
                 continue;
             }
             let version = self.table.version(block);
-            let pieces: Vec<Piece> = self.table.pieces(block).collect();
-            for piece in &pieces {
+            let row = self.table.row(block);
+            for index in row.indices().iter() {
+                let member = row.member(index).unwrap();
+                let piece = Piece { member, place: self.table.place(block, member).unwrap() };
                 let server = self.server_of(piece.member).expect("a piece is at a member");
                 let place = piece.place as usize;
                 assert_eq!(
                     self.servers[server].memory[place],
-                    Some((block, version)),
-                    "what is recorded as a copy is one"
+                    Some(self.content(block, version, index)),
+                    "what is recorded as a piece is one"
                 );
                 assert!(seen.insert((server, place)), "a place has one piece");
                 assert!(!self.servers[server].free.contains(&piece.place), "it is not free");
             }
-            if pieces.len() == self.copies {
+            if row.indices().len() == self.scheme.pieces() {
                 self.deaths.insert(block, 0);
             }
             assert!(
-                !pieces.is_empty() || self.writing.contains_key(&block) || self.deaths[&block] > 0,
-                "no copy is given up while its member lives"
+                row.indices().len() >= self.scheme.needed()
+                    || self.writing.contains_key(&block)
+                    || self.deaths[&block] > 0,
+                "no piece is given up while its member lives"
             );
         }
     }
@@ -411,17 +439,23 @@ fn no_schedule_records_a_wrong_copy_or_loses_one_that_lives() {
         let world = run(seed, false);
         lost += world.lost;
         let census = world.table.census(world.pool.good());
-        assert_eq!(
-            census[1..world.copies].iter().sum::<u64>(),
-            0,
-            "seed {seed}: at rest, everything that lives has all copies"
-        );
+        assert_eq!(census.short(), 0, "seed {seed}: at rest, everything that lives has all pieces");
         for member in world.pool.draining().iter() {
             drained += 1;
-            assert_eq!(world.table.held(member), 0, "seed {seed}: at rest, {member:?} is empty");
+            let is_there = |&block: &u32| {
+                let holders = if world.table.is_live(block) {
+                    world.table.holders(block)
+                } else {
+                    Members::default()
+                };
+                holders.contains(member) && holders.len() >= world.scheme.needed()
+            };
+            // Too few pieces of a block cannot be moved.
+            let left = (0..60).find(is_there);
+            assert_eq!(left, None, "seed {seed}: at rest, {member:?} is empty");
         }
     }
-    assert!(lost > 0, "some schedules kill all copies");
+    assert!(lost > 0, "some schedules kill too many pieces");
     assert!(drained > 0, "some schedules end with a member to be emptied");
 }
 
