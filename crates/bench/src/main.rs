@@ -44,6 +44,8 @@ enum BenchCommand {
     /// Noise of page reclamation: its cost for a program that computes in step, with and without
     /// the daemon, and with the remedies in use today
     Noise(noise::NoiseArgs),
+    /// Far memory in several servers: what copies, parity and sealing cost, and a death
+    Pool(far::PoolArgs),
     /// Policies of local memory on recorded page traces of real programs: replacement, block sizes
     /// and prefetching
     Policy(policy::PolicyArgs),
@@ -118,6 +120,7 @@ fn run(what: BenchCommand) -> anyhow::Result<ExitCode> {
         BenchCommand::Far(args) => far::run(&args),
         BenchCommand::Huge(args) => huge::run(&args),
         BenchCommand::Noise(args) => noise::run(&args),
+        BenchCommand::Pool(args) => far::pool::run(&args),
         BenchCommand::Policy(args) => policy::run(&args),
         BenchCommand::Real(args) => real::run(&args),
         BenchCommand::Spark(args) => spark::run(&args),

@@ -3,6 +3,7 @@
 mod latency;
 mod params;
 mod plan;
+pub mod pool;
 mod random;
 mod reserve;
 mod results;
@@ -28,6 +29,7 @@ use self::runner::Runner;
 use super::children::{Failed, Interrupt};
 use super::progress::Progress;
 use super::{Named, choose, peers};
+pub use pool::PoolArgs;
 
 /// Run the experiments of the remote-swap paper on this machine: far memory compared with raw TCP,
 /// zram swap and a swap file.
@@ -93,21 +95,16 @@ pub fn run(args: &FarArgs) -> Result<ExitCode> {
     let mut params = Params::new(args.quick, args.full_sort);
     params.repetitions = usize::from(args.repetitions);
     params.patience = args.patience.map_or(params.patience, f64::from);
-    super::measured(&args.files, |interrupt| measure(&params, &chosen, interrupt))
+    super::measured(&args.files, |interrupt| {
+        let report = opening("Far memory on this machine", &params);
+        measure(&params, &chosen, reserve::report_metadata, report, interrupt)
+    })
 }
 
-/// Runs everything, and prints the report's sections as they are completed.
-fn measure(
-    params: &Params,
-    chosen: &[&Experiment],
-    interrupt: &Interrupt,
-) -> Result<Report, Failed> {
-    let mut results = Results::new(peers::obstacle());
-    if let Some(reason) = &results.no_peers {
-        eprintln!("hiroma: {reason}");
-    }
-    let mut report = Report {
-        title: "Far memory on this machine".into(),
+/// A report with nothing in it yet.
+fn opening(title: &str, params: &Params) -> Report {
+    Report {
+        title: title.into(),
         machine: machine::look(),
         made_at: machine::now(),
         preamble: vec![
@@ -117,7 +114,24 @@ fn measure(
             params.describe(),
         ],
         ..Report::default()
-    };
+    }
+}
+
+/// Runs everything, and prints the report's sections as they are completed.
+fn measure(
+    params: &Params,
+    chosen: &[&Experiment],
+    closing: fn(&Params, &Results, &mut Report),
+    mut report: Report,
+    interrupt: &Interrupt,
+) -> Result<Report, Failed> {
+    let mut results = Results::new(peers::obstacle());
+    let plans = chosen.iter().flat_map(|experiment| (experiment.plan)(params));
+    if let (Some(reason), true) = (&results.no_peers, plans.into_iter().any(|run| run.is_peer())) {
+        eprintln!("hiroma: {reason}");
+    } else {
+        results.no_peers = None;
+    }
     let possible = |run: &Run| !run.is_peer() || results.no_peers.is_none();
     let plans: Vec<Vec<Run>> = chosen
         .iter()
@@ -158,7 +172,7 @@ fn measure(
         }
         tell(&progress, &mut report, |report| (experiment.report)(params, &results, report));
     }
-    tell(&progress, &mut report, |report| reserve::report_metadata(params, &results, report));
+    tell(&progress, &mut report, |report| closing(params, &results, report));
     for (key, failed) in results.surprises() {
         progress.say(&format!("hiroma: {key}: {failed}"));
         report.preamble.push(format!("{key} failed: {failed}"));

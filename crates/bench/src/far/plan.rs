@@ -1,7 +1,8 @@
 //! The runs of an experiment, as data: the runner interleaves them, and the experiment reads the
 //! results.
 
-use hiroma_far::config::{Allocation, BlockSize, ReplacementKind};
+use hiroma_far::config::{Allocation, BlockSize, ReplacementKind, Seal};
+use hiroma_policy::redundancy::Scheme;
 
 use super::params::Params;
 use crate::job::Task;
@@ -42,6 +43,12 @@ pub struct Ours {
     pub block: BlockSize,
     pub replacement: ReplacementKind,
     pub prefetch: bool,
+    /// Of how many pieces blocks in servers consist.
+    pub scheme: Scheme,
+    pub seal: Seal,
+    /// One of the servers is killed when half of the time has passed that the run with this key
+    /// took, which must come before.
+    pub kill: Option<&'static str>,
 }
 
 /// Store of the far memory; sizes in bytes.
@@ -112,7 +119,28 @@ impl Ours {
             block: BlockSize::Auto,
             replacement: ReplacementKind::Lru,
             prefetch: true,
+            scheme: Scheme::ONE,
+            seal: Seal::Auto,
+            kill: None,
         }
+    }
+
+    /// With blocks in so many pieces.
+    pub fn scheme(mut self, scheme: Scheme) -> Ours {
+        self.scheme = scheme;
+        self
+    }
+
+    /// With blocks sealed, or not.
+    pub fn seal(mut self, seal: Seal) -> Ours {
+        self.seal = seal;
+        self
+    }
+
+    /// With a death in the middle.
+    pub fn kill(mut self, key: &'static str) -> Ours {
+        self.kill = Some(key);
+        self
     }
 
     /// With this block size.
@@ -211,6 +239,9 @@ impl Run {
         };
         let mut keys = Vec::new();
         if let Some(Local::Percent(_, key) | Local::Everything(key)) = local {
+            keys.push(key);
+        }
+        if let Place::Ours(Ours { kill: Some(key), .. }) = self.place {
             keys.push(key);
         }
         if let TimeLimit::Times(_, key) = self.limit {

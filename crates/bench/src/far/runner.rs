@@ -92,8 +92,10 @@ impl<'a> Runner<'a> {
             (Place::Native, Work::Sort(text)) => self.sort_natively(*text, limit),
             (Place::Ours(ours), work) => {
                 let local = local_bytes(ours.local, results)?;
-                let (stores, _servers) = open_store(ours.store)?;
-                match work {
+                let (stores, mut servers) = open_store(ours.store)?;
+                let death = ours.kill.map(|key| Death::plan(key, results, &mut servers));
+                let death = death.transpose()?;
+                let outcome = match work {
                     Work::Sort(text) => self.sort_far(*text, ours, local, &stores, limit),
                     Work::Task(task) => self.job(
                         Memory::Pager(Box::new(config(ours, local, stores))),
@@ -102,7 +104,9 @@ impl<'a> Runner<'a> {
                         limit,
                     ),
                     Work::Stream(_) => unreachable!("matched above"),
-                }
+                };
+                death.map_or(Ok(()), |death| death.check(&outcome))?;
+                outcome
             }
             (Place::Swap(kind, local), work) => {
                 let local = local_bytes(*local, results)?;
@@ -292,6 +296,10 @@ impl<'a> Runner<'a> {
         if !ours.prefetch {
             command.arg("--no-prefetch");
         }
+        match (ours.scheme.is_cut(), ours.scheme.pieces()) {
+            (true, _) => command.args(["--parity", &ours.scheme.to_string()]),
+            (false, copies) => command.args(["--copies", &copies.to_string()]),
+        };
         command.arg("--stats").arg(&stats).arg("--").args(self.sort_argv(text, &out)?);
         let outcome = self.program(&mut command, limit);
         let mut outcome = self.checked(text, &out, outcome)?;
@@ -341,6 +349,37 @@ fn roomiest(params: &Params) -> u64 {
     (sorts.max(params.peer_region as u64) + (256 << 20)) >> 20 << 20
 }
 
+/// A server that is killed while a program runs.
+struct Death {
+    killer: std::thread::JoinHandle<()>,
+    after: Duration,
+}
+
+impl Death {
+    fn plan(key: &str, results: &Results, servers: &mut Vec<Server>) -> Result<Death> {
+        let calm = results.spread(key, |outcome| outcome.seconds);
+        let calm = calm.with_context(|| format!("not run: {}", results.why_missing(key)))?;
+        let after = Duration::from_secs_f64(calm.median / 2.0);
+        let victim = servers.pop().context("a run without servers")?;
+        let killer = std::thread::spawn(move || {
+            std::thread::sleep(after);
+            drop(victim);
+        });
+        Ok(Death { killer, after })
+    }
+
+    /// Wants that it came in the middle of the program.
+    fn check(self, outcome: &Result<TaskResult, Failed>) -> Result<()> {
+        self.killer.join().map_err(|_| anyhow!("a server could not be killed"))?;
+        match outcome {
+            Ok(outcome) if outcome.seconds < self.after.as_secs_f64() => {
+                Err(anyhow!("it ended before a server was to be killed"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 fn local_bytes(local: Local, results: &Results) -> Result<u64> {
     let peak_of = |key: &str| {
         let peak =
@@ -388,6 +427,8 @@ fn config(ours: &Ours, local: u64, stores: Vec<StoreSpec>) -> Config {
         block: ours.block,
         replacement: ours.replacement,
         prefetch: ours.prefetch,
+        scheme: ours.scheme,
+        seal: ours.seal,
         ..Config::default()
     }
 }
