@@ -39,8 +39,8 @@ test-e2e: build ## real programs with a quarter of their memory
 soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SCHEDULES, default 10 million)
 	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-10000000} $(CARGO) test --release -p hiroma-far --lib model::schedules -- --nocapture
 
-soak-pool: build ## servers below a program with two copies, killed, stopped and restarted at random (COPIES_SECONDS, default 3600)
-	COPIES_SECONDS=$${COPIES_SECONDS:-3600} tests/e2e/run copies-random
+soak-pool: build ## servers below programs with copies and with parity, killed, stopped and restarted at random (CHAOS_KILLS, default 700 each)
+	CHAOS_KILLS=$${CHAOS_KILLS:-700} CHAOS_SEED=$${CHAOS_SEED:-any} tests/e2e/run 'chaos-*'
 
 soak-hot: build ## programs of all kinds without and with `hiroma hot serve` (SOAK_SECONDS, default 3600)
 	python3 tests/soak/hot.py $(RELEASE)/hiroma $${SOAK_SECONDS:-3600}
