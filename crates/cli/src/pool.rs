@@ -58,7 +58,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Let a member take no new blocks, and wait until clients have nothing there any more: programs
-    /// with --copies 2 or more move theirs to other members, others have to end
+    /// with --copies 2 or more, or --parity, move theirs to other members, others have to end
     Drain {
         /// Name or address of the member
         #[arg(value_name = "MEMBER")]

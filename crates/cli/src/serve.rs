@@ -56,7 +56,7 @@ pub struct Args {
     listen: String,
     /// Memory to lend: a size, a share of the machine's memory or the cgroup's limit, or auto: what is
     /// free except for an eighth, following the machine's programs. When these need memory, it is given
-    /// back within about a second: programs with --copies are asked to move away, and the blocks that
+    /// back within about a second: programs with --copies or --parity are asked to move away, and the blocks that
     /// were not used for the longest time are written to --spill
     #[arg(long, value_name = "SIZE|auto", allow_hyphen_values = true)]
     memory: Memory,

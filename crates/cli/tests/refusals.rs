@@ -105,6 +105,28 @@ fn useless_tenants_quotas_and_leases_are_refused() {
 }
 
 #[test]
+fn impossible_copies_and_parity_are_refused() {
+    let zero = "at least one piece of data and one of parity are needed, as in 4+1";
+    for text in ["4+0", "0+1"] {
+        let told = format!("error: invalid value '{text}' for '--parity <K+M>': {text}: {zero}");
+        assert_usage_error(&["run", "--parity", text, "--", "true"], &told);
+    }
+    assert_usage_error(
+        &["run", "--parity", "12+5", "--", "true"],
+        "error: invalid value '12+5' for '--parity <K+M>': 12+5: a block has at most 16 pieces, and these are 17",
+    );
+    let text = "hiroma: --copies 9 is not possible: use 1 to 8";
+    assert_refused(&["run", "--copies", "9", "--", "true"], 2, text);
+    let text = "hiroma: --parity 4+1 and --copies 2: blocks are either cut or copied; leave one of the two out";
+    assert_refused(&["run", "--parity", "4+1", "--copies", "2", "--", "true"], 2, text);
+    let text = "hiroma: --store: --parity 4+1 is about servers, and none is named: add tcp://HOST:PORT,HOST:PORT to --store, or leave --parity out";
+    assert_refused(&["run", "--parity", "4+1", "--", "true"], 2, text);
+    let store = "tcp://127.0.0.1:9,127.0.0.1:9";
+    let text = "hiroma: tcp://127.0.0.1:9,127.0.0.1:9: --parity 4+1 needs 5 servers, and 2 are named: name more, or ask for fewer pieces";
+    assert_refused(&["run", "--parity", "4+1", "--store", store, "--", "true"], 2, text);
+}
+
+#[test]
 fn too_small_limit_is_refused() {
     assert_refused(
         &["run", "--local", "1M", "--", "true"],

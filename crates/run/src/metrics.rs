@@ -81,7 +81,7 @@ fn stores(writer: &mut Writer, living: &[(&u32, &Seen)]) -> fmt::Result {
     let kinds = kinds.map(|(kind, bytes)| (label("store", kind), bytes));
     writer.gauge("stored", "Bytes in use in stores", Some(Unit::Bytes), kinds)?;
     let short: u64 = sum(|of| of.stores.short_bytes);
-    let help = "Bytes with fewer copies than wanted, which are made again";
+    let help = "Bytes with fewer copies or pieces than wanted, which are made again";
     writer.gauge("copies_missing", help, Some(Unit::Bytes), [(vec![], short)])?;
     let oldest = living.iter().map(|(_, seen)| seen.snapshot.oldest_wait).max();
     let oldest = oldest.unwrap_or_default().0 as f64 / 1e9;

@@ -56,8 +56,18 @@ impl Report<'_> {
             1 => String::new(),
             count => format!(" in {count} processes"),
         };
+        let scheme = self.config.scheme;
+        let kept = match (scheme.is_cut(), scheme.pieces()) {
+            (false, 1) => String::new(),
+            (true, _) => format!(" (in servers: parity {scheme})"),
+            (false, _) => format!(" (in servers: {scheme})"),
+        };
+        let recopied = match total.stores.recopied_bytes {
+            0 => String::new(),
+            bytes => format!(", {} made again in other servers", Bytes(bytes)),
+        };
         format!(
-            "{elapsed}, local {} max (limit {}){processes}, far {} max, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{loss}{outside}{unreadable}",
+            "{elapsed}, local {} max (limit {}){processes}, far {} max{kept}, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{recopied}{loss}{outside}{unreadable}",
             Bytes(self.watch.local_bytes_max()),
             Bytes(self.watch.largest(Counter::LimitBytes)),
             Bytes(self.watch.far_bytes_max()),
