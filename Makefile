@@ -39,6 +39,9 @@ test-e2e: build ## real programs with a quarter of their memory
 soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SCHEDULES, default 10 million)
 	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-10000000} $(CARGO) test --release -p hiroma-far --lib model::schedules -- --nocapture
 
+soak-placer: deps-build ## simulated schedules of the placer with faults (HIROMA_SCHEDULES, default 1 million)
+	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-1000000} $(CARGO) test --release -p hiroma-sim --test faults schedules_with -- --nocapture
+
 soak-pool: build ## servers below programs with copies and with parity, killed, stopped and restarted at random (CHAOS_KILLS, default 700 each)
 	CHAOS_KILLS=$${CHAOS_KILLS:-700} CHAOS_SEED=$${CHAOS_SEED:-any} tests/e2e/run 'chaos-*'
 

@@ -247,7 +247,7 @@ mod tests {
         for (text, message) in [
             (
                 "preset = \"cray\"",
-                "cluster.toml:1: `preset`: there is no `cray`, use one of paper, ethernet-10g-sata, ethernet-25g, ethernet-100g, \
+                "cluster.toml:1: `preset`: there is no `cray`, use one of paper, paper-best, ethernet-10g-sata, ethernet-25g, ethernet-100g, \
                  ethernet-400g, infiniband-hdr, infiniband-ndr, leaf-spine",
             ),
             (

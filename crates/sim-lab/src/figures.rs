@@ -32,7 +32,7 @@ const fn figure(
 pub const RESPONSE: &str = "response_mean_ms";
 
 /// All figures, in the order in which they are shown.
-pub const FIGURES: [Figure; 35] = [
+pub const FIGURES: [Figure; 36] = [
     figure(RESPONSE, "response, mean", "ms", |run| run.response_ns.mean().map(ms)),
     figure("response_median_ms", "response, median", "ms", |run| quantile_ms(run, 500)),
     figure("response_p99_ms", "response, 99th percentile", "ms", |run| quantile_ms(run, 990)),
@@ -79,6 +79,7 @@ pub const FIGURES: [Figure; 35] = [
     }),
     figure("link_use", "link use, mean", "", |run| Some(run.link_use())),
     figure("link_use_max", "link use, busiest", "", |run| Some(run.link_use_max())),
+    figure("handler_use", "work of node processors by messages", "", |run| Some(run.handler_use())),
     figure("disk_use", "disk use", "", |run| Some(run.disk_use())),
     figure("node_use", "nodes that have a thread", "", |run| Some(run.node_use())),
     figure("process_ms", "process, arrival to end", "ms", |run| run.process_ns.mean().map(ms)),

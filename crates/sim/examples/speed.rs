@@ -1,5 +1,5 @@
 //! Speed of the simulator on this machine, and memory of an idle node: `cargo run --release
-//! --example speed`.
+//! --example speed`; with `million`, the largest machine alone.
 //!
 //! The paper's machine with 256 nodes, then the same load per node with more nodes, over a shorter
 //! time; at last the first one again with other models of the network. Times are processor times, so that other programs on the machine matter less; they include
@@ -28,6 +28,10 @@ fn main() {
         network.model = NetworkModel::Packets;
         (network.packet_bytes, network.buffer_bytes) = (2048, 65_536);
     };
+    // For a profile of the large machine alone.
+    if std::env::args().nth(1).as_deref() == Some("million") {
+        return measure(1000, 1_000_000, 5_000_000, &fifo);
+    }
     measure(16, 200_000_000, 2_000_000_000, &fifo);
     measure(64, 100_000_000, 400_000_000, &fifo);
     measure(1000, 1_000_000, 5_000_000, &fifo);

@@ -27,9 +27,9 @@ mod transfers;
 mod validate;
 
 pub use config::{
-    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FirstTouch, FrameFree,
-    LoadConfig, NetworkConfig, NetworkModel, NodeClass, NodeConfig, OutageConfig, PacketOrder,
-    PartitionConfig, RunConfig, ScriptEvent, ScriptKind, Sharing, Spread, Switching,
+    Canary, Config, DiskConfig, DiskTime, FailureConfig, FaultConfig, FetchPath, FirstTouch,
+    FrameFree, LoadConfig, NetworkConfig, NetworkModel, NodeClass, NodeConfig, OutageConfig,
+    PacketOrder, PartitionConfig, RunConfig, ScriptEvent, ScriptKind, Sharing, Spread, Switching,
     ThreadPlacement, TopologyConfig, TopologyKind,
 };
 pub use error::{PolicyFailure, Progress, RunError, Stuck, Violation};

@@ -159,6 +159,10 @@ pub struct Outcome {
     pub link_busy_ns: u64,
     /// The same for the busiest link, ns.
     pub link_busy_max_ns: u64,
+    /// Work that arrived for the processors of all nodes by messages, those that they forward
+    /// included, ns.
+    #[serde(default)]
+    pub handler_busy_ns: u64,
     /// Sum over all disks of their busy time, ns (per server, where a disk serves several accesses
     /// at the same time).
     pub disk_busy_ns: u64,
@@ -268,6 +272,12 @@ impl Outcome {
     /// Share of time in which the busiest link was busy, 0 to 1.
     pub fn link_use_max(&self) -> f64 {
         share(self.link_busy_max_ns, 1, self.measured_ns)
+    }
+
+    /// Work for the processors of nodes by messages, as a share of the time, mean over nodes; more
+    /// than 1 where messages wait longer and longer.
+    pub fn handler_use(&self) -> f64 {
+        share(self.handler_busy_ns, self.nodes, self.measured_ns)
     }
 
     /// Share of time in which a disk was busy, mean over disks, 0 to 1.

@@ -134,6 +134,12 @@ impl Queue {
         ))
     }
 
+    /// Payloads of at most `count` entries that are next, as far as that is known.
+    #[inline]
+    pub fn ahead(&self, count: usize) -> impl Iterator<Item = u64> + '_ {
+        self.open.iter().rev().take(count).map(|entry| *entry as u64 & ((1 << PAYLOAD_BITS) - 1))
+    }
+
     /// Opens the next bucket that is not empty. Returns false if the queue is empty.
     fn open_next(&mut self) -> bool {
         if self.opened == OPENED_PER_LOOK {

@@ -5,7 +5,10 @@ use std::fmt;
 use hiroma_policy::placement::{InformationKind, ReservationKind, ScopeKind};
 
 use crate::classes;
-use crate::config::{Canary, Config, NetworkModel, NodeClass, PacketOrder, Sharing, TopologyKind};
+use crate::config::{
+    Canary, Config, FetchPath, NetworkModel, NodeClass, PacketOrder, Sharing, Switching,
+    TopologyKind,
+};
 use crate::script;
 use crate::topology::{CHANNELS_MAX, Topology};
 
@@ -178,6 +181,7 @@ impl Config {
         problems.range("network.page_overhead_ns", self.network.page_overhead_ns, 0, 1_000_000_000);
         problems.range("network.handler_ns", self.network.handler_ns, 0, 1_000_000_000);
         problems.range("network.page_handler_ns", self.network.page_handler_ns, 0, 1_000_000_000);
+        self.check_forwarding(problems);
         problems.range("network.message_bytes", self.network.message_bytes, 1, 1 << 20);
         self.check_packets(problems);
         problems.range("node.frames", self.node.frames.into(), 2, 1 << 24);
@@ -249,6 +253,42 @@ impl Config {
                     "routes of {diameter} links need as many virtual channels; allowed are \
                      {CHANNELS_MAX}, or unlimited buffers (0)"
                 ),
+            );
+        }
+    }
+
+    /// What only some networks can do on the way of a message.
+    fn check_forwarding(&self, problems: &mut Problems) {
+        let network = &self.network;
+        problems.range("network.forward_ns", network.forward_ns, 0, 1_000_000_000);
+        problems.range("network.page_forward_ns", network.page_forward_ns, 0, 1_000_000_000);
+        let torus = matches!(self.topology.kind, TopologyKind::Torus2d | TopologyKind::Torus3d);
+        let whole = network.model == NetworkModel::Fifo
+            && network.switching == Switching::StoreAndForward
+            && !script::links_fail(self);
+        for (field, set) in [
+            ("network.forward_ns", network.forward_ns > 0),
+            ("network.page_forward_ns", network.page_forward_ns > 0),
+        ] {
+            if set && !(torus && whole) {
+                problems.add(
+                    field,
+                    "needs a torus whose nodes receive a message before they forward it                      (network.model = \"fifo\", network.switching = \"store_and_forward\"), and whose \
+                     links do not fail"
+                        .to_owned(),
+                );
+            }
+        }
+        let lost = self.confirms()
+            || self.failures.mean_between_ns > 0
+            || !self.event.is_empty()
+            || self.load.trace.is_some();
+        if network.fetch_path == FetchPath::Back && lost {
+            problems.add(
+                "network.fetch_path",
+                "pages cannot return over the nodes that passed them on where nodes fail, messages \
+                 are confirmed, or a recording is replayed; use \"direct\""
+                    .to_owned(),
             );
         }
     }

@@ -3,6 +3,7 @@
 mod memory;
 mod paper;
 mod progress;
+mod readings;
 pub mod shared;
 mod single;
 mod sweep;
@@ -37,6 +38,7 @@ Exit codes:
 #[derive(Subcommand)]
 enum SimCommand {
     Paper(paper::PaperArgs),
+    Readings(readings::ReadingsArgs),
     Run(single::RunArgs),
     Compare(single::CompareArgs),
     Sweep(sweep::SweepArgs),
@@ -52,6 +54,7 @@ pub fn run(args: SimArgs) -> anyhow::Result<ExitCode> {
     shared::tell_crashes_apart();
     match args.what {
         SimCommand::Paper(args) => paper::paper(&args),
+        SimCommand::Readings(args) => readings::readings(&args),
         SimCommand::Run(args) => single::run(&args),
         SimCommand::Compare(args) => single::compare(&args),
         SimCommand::Sweep(args) => sweep::sweep(&args),

@@ -21,7 +21,7 @@ pub struct PaperArgs {
     /// Use fewer seeds, rates and variants, and shorter runs
     #[arg(long)]
     quick: bool,
-    /// Number of seeds for each configuration [default: 10, or 2 with --quick]
+    /// Number of seeds for each configuration [default: 4, or 2 with --quick]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: Option<u32>,
     #[command(flatten)]

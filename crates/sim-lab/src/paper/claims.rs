@@ -7,9 +7,9 @@
 
 use hiroma_report::{Better, Measure, Spread, figures as digits};
 
+use super::Rates;
 use super::book::{Book, Curve, Id};
 use super::experiments::{DEFAULT_MARKS, Experiments};
-use super::{HIGH, LOW, MIDDLE};
 use crate::figures::RESPONSE;
 use hiroma_report::{Estimate, Verdict};
 
@@ -88,28 +88,28 @@ fn ratio(book: &Book, name: &str, title: &str, over: Id, under: Id, must: f64) -
 }
 
 /// All claims.
-pub fn judge(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
-    judge_no_global(experiments, book, measures);
-    judge_information(experiments, book, measures);
-    judge_placement(experiments, book, measures);
+pub fn judge(experiments: &Experiments, book: &Book, named: Rates, measures: &mut Vec<Measure>) {
+    judge_no_global(experiments, book, named, measures);
+    judge_information(experiments, book, named, measures);
+    judge_placement(experiments, book, named, measures);
     let [none, on_demand, in_advance] = [0, 1, 2].map(|index| &experiments.reservation[index]);
-    for (rate, name) in [(LOW, "low"), (HIGH, "high")] {
-        let (over, under) = if rate == LOW {
+    for (rate, name) in [(named.low, "low"), (named.high, "high")] {
+        let (over, under) = if rate == named.low {
             (at(on_demand, rate), at(none, rate))
         } else {
             (at(none, rate), at(on_demand, rate))
         };
-        let title = if rate == LOW {
+        let title = if rate == named.low {
             "low rate: on demand against no reservation"
         } else {
             "high rate: no reservation against on demand"
         };
-        let key = if rate == LOW {
+        let key = if rate == named.low {
             "reservation_cost_low".to_owned()
         } else {
             format!("reservation_gain_{name}")
         };
-        measures.push(ratio(book, &key, title, over, under, 1.0).paper(if rate == LOW {
+        measures.push(ratio(book, &key, title, over, under, 1.0).paper(if rate == named.low {
             "slower"
         } else {
             "faster"
@@ -121,17 +121,22 @@ pub fn judge(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>
             book,
             "reservation_in_advance_gain_high",
             title,
-            at(none, HIGH),
-            at(in_advance, HIGH),
+            at(none, named.high),
+            at(in_advance, named.high),
             1.0,
         )
         .paper("faster"),
     );
     judge_in_advance(experiments, book, measures);
-    judge_domain(experiments, book, measures);
+    judge_domain(experiments, book, named, measures);
 }
 
-fn judge_no_global(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
+fn judge_no_global(
+    experiments: &Experiments,
+    book: &Book,
+    named: Rates,
+    measures: &mut Vec<Measure>,
+) {
     let all: Vec<f64> = experiments
         .no_global
         .points
@@ -165,7 +170,7 @@ fn judge_no_global(experiments: &Experiments, book: &Book, measures: &mut Vec<Me
             all.iter().map(|&value| digits(value)).collect::<Vec<_>>().join(", ")
         )),
     );
-    for (rate, name) in [(LOW, "low"), (MIDDLE, "middle")] {
+    for (rate, name) in [(named.low, "low"), (named.middle, "middle")] {
         let title = format!("no global placement against the paper's policy, {name} rate");
         let (over, under) =
             (at(&experiments.no_global, rate), at(&experiments.information[0], rate));
@@ -176,12 +181,17 @@ fn judge_no_global(experiments: &Experiments, book: &Book, measures: &mut Vec<Me
     }
 }
 
-fn judge_information(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
+fn judge_information(
+    experiments: &Experiments,
+    book: &Book,
+    named: Rates,
+    measures: &mut Vec<Measure>,
+) {
     let [on_change, on_demand, periodic] = [0, 1, 2].map(|index| &experiments.information[index]);
     for (other, key, name) in
         [(on_demand, "on_demand", "on demand"), (periodic, "periodic", "periodic (1 ms)")]
     {
-        for (rate, place) in [(LOW, "low"), (MIDDLE, "middle"), (HIGH, "high")] {
+        for (rate, place) in [(named.low, "low"), (named.middle, "middle"), (named.high, "high")] {
             let title = format!("{name} against on change, {place} rate");
             measures.push(
                 ratio(
@@ -199,7 +209,7 @@ fn judge_information(experiments: &Experiments, book: &Book, measures: &mut Vec<
     measures.push(against_best(
         book,
         "watermarks_cost",
-        "the paper's watermarks against the best of the others, middle rate",
+        "the paper's watermarks against the best of the others, over the rates",
         &experiments.watermarks,
         DEFAULT_MARKS,
         |(high, low)| {
@@ -211,7 +221,7 @@ fn judge_information(experiments: &Experiments, book: &Book, measures: &mut Vec<
         },
     ));
     let period = |period_ns: &u64| format!("{} ms", digits(*period_ns as f64 / 1e6));
-    let title = "a period of 1 ms against the best other one, middle rate";
+    let title = "a period of 1 ms against the best other one, over the rates";
     measures.push(against_best(
         book,
         "period_cost",
@@ -222,35 +232,44 @@ fn judge_information(experiments: &Experiments, book: &Book, measures: &mut Vec<
     ));
 }
 
-/// The paper's choice against the best of the others: met if the two are distinguished and the
-/// paper's is faster.
+/// The paper's choice against the best of the others, by the geometric mean over the rates: met if
+/// the two are distinguished and the paper's is faster.
 fn against_best<K: PartialEq>(
     book: &Book,
     name: &str,
     title: &str,
-    tried: &[(K, Id)],
+    tried: &[(K, Vec<Id>)],
     papers: K,
     describe: impl Fn(&K) -> String,
 ) -> Measure {
+    let over_rates = |ids: &[Id]| -> Vec<f64> {
+        let all: Vec<Vec<f64>> = ids.iter().map(|&id| book.responses(id)).collect();
+        let of_seed = |seed: usize| all.iter().map(|runs| runs[seed].ln()).sum::<f64>();
+        (0..all[0].len()).map(|seed| (of_seed(seed) / all.len() as f64).exp()).collect()
+    };
+    let mean = |ids: &[Id]| over_rates(ids).iter().map(|response| response.ln()).sum::<f64>();
     let paper = tried.iter().find(|(key, _)| *key == papers);
     let others = tried.iter().filter(|(key, _)| *key != papers);
-    let best =
-        others.min_by(|(_, one), (_, other)| book.response(*one).total_cmp(&book.response(*other)));
+    let best = others.min_by(|(_, one), (_, other)| mean(one).total_cmp(&mean(other)));
     let measure = Measure::new(name, title, "", Better::Lower).must(1.0).paper("best");
     let (Some((_, paper)), Some((key, best))) = (paper, best) else {
         return measure.note("nothing else was tried");
     };
-    let Some(ratio) = Estimate::of_log_ratios(&book.responses(*paper), &book.responses(*best))
-    else {
+    let Some(ratio) = Estimate::of_log_ratios(&over_rates(paper), &over_rates(best)) else {
         return measure;
     };
     let note = format!("the best other one: {}; {}", describe(key), verdict_text(&ratio));
     measure.spread(Some(spread_of(&ratio))).note(note).decided(ratio.verdict() == Verdict::Smaller)
 }
 
-fn judge_placement(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
+fn judge_placement(
+    experiments: &Experiments,
+    book: &Book,
+    named: Rates,
+    measures: &mut Vec<Measure>,
+) {
     let [most_free, nearest, random, gradient] =
-        [0, 1, 2, 3].map(|index| at(&experiments.placement[index], HIGH));
+        [0, 1, 2, 3].map(|index| at(&experiments.placement[index], named.high));
     for (id, key, name, ms, hops) in [
         (nearest, "nearest", "nearest", 0.59, 1.9),
         (most_free, "most_free", "most free", 0.82, 3.0),
@@ -278,6 +297,15 @@ fn judge_placement(experiments: &Experiments, book: &Book, measures: &mut Vec<Me
         ratio(book, "nearest_gain_high", "high rate: random against nearest", random, nearest, 1.0)
             .paper("slower"),
     );
+    let repeated = |id| book.mean(id, "repeated_share");
+    measures.push(off(
+        "most_free_repeated_off_percent",
+        "high rate: repeated page-outs of most free over those of random, off the paper's",
+        repeated(most_free) / repeated(random),
+        1.2,
+        "times",
+        25.0,
+    ));
     let title = "high rate: repeated page-outs for each page-out, most free against random";
     measures.push(
         ratio_of(book, "repeated_share", "most_free_repeated_ratio", title, most_free, random, 1.0)
@@ -294,12 +322,13 @@ fn judge_placement(experiments: &Experiments, book: &Book, measures: &mut Vec<Me
         )
         .paper("slower"),
     );
-    for (rate, name) in [(LOW, "low"), (HIGH, "high")] {
+    for (rate, name) in [(named.low, "low"), (named.high, "high")] {
         let others = experiments.placement[..3].iter().map(|curve| at(curve, rate));
         let worst = others
             .max_by(|one, other| book.response(*one).total_cmp(&book.response(*other)))
             .expect("there are three");
-        let gradient = if rate == HIGH { gradient } else { at(&experiments.placement[3], rate) };
+        let gradient =
+            if rate == named.high { gradient } else { at(&experiments.placement[3], rate) };
         let title = format!("gradient against the worst other placement, {name} rate");
         measures.push(
             ratio(book, &format!("gradient_cost_{name}"), &title, gradient, worst, 1.0)
@@ -333,7 +362,7 @@ fn judge_in_advance(experiments: &Experiments, book: &Book, measures: &mut Vec<M
     }
 }
 
-fn judge_domain(experiments: &Experiments, book: &Book, measures: &mut Vec<Measure>) {
+fn judge_domain(experiments: &Experiments, book: &Book, named: Rates, measures: &mut Vec<Measure>) {
     let mean =
         |curve: &Curve| curve.points.iter().map(|&(_, id)| book.response(id).ln()).sum::<f64>();
     let best = experiments
@@ -358,12 +387,19 @@ fn judge_domain(experiments: &Experiments, book: &Book, measures: &mut Vec<Measu
     if let (Some(two), Some(three)) = (size(2), size(3)) {
         let title = "domain size 2 against 3, high rate";
         measures.push(
-            ratio(book, "domain_2_cost_high", title, at(two, HIGH), at(three, HIGH), 1.0)
-                .paper("slower"),
+            ratio(
+                book,
+                "domain_2_cost_high",
+                title,
+                at(two, named.high),
+                at(three, named.high),
+                1.0,
+            )
+            .paper("slower"),
         );
     }
     if let (Some(four), Some(five)) = (size(4), size(5)) {
-        for (rate, name) in [(MIDDLE, "middle"), (HIGH, "high")] {
+        for (rate, name) in [(named.middle, "middle"), (named.high, "high")] {
             let title = format!("domain size 5 against 4, {name} rate");
             measures.push(
                 ratio(

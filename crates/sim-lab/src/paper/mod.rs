@@ -6,6 +6,8 @@ mod book;
 mod claims;
 mod experiments;
 mod readings;
+mod score;
+mod search;
 
 use hiroma_policy::placement::{PlacementConfig, ScopeKind};
 use hiroma_report::{Machine, Report};
@@ -19,46 +21,80 @@ use book::Book;
 use experiments::Experiments;
 use readings::Readings;
 
+pub use readings::reading::{Choice, QUESTIONS, Question, Reading};
+pub use search::{Fitted, Search, SearchParams, try_reading};
+
 /// The extent of the experiments.
 #[derive(Clone, Debug)]
 pub struct Params {
     /// Reduced: fewer rates, seeds and variants, shorter runs.
     pub quick: bool,
+    /// Only what the claims of the paper need.
+    pub claims_only: bool,
     /// Seeds of every configuration, except:
     pub seeds: Vec<u64>,
     /// Seeds of configurations of present-day clusters, which take longer.
     pub seeds_modern: Vec<u64>,
+    /// The rates that have a name.
+    pub named: Rates,
     /// Processes that arrive per second.
     pub rates: Vec<f64>,
+    /// The paper's cluster, as it is read.
+    pub base: Config,
 }
 
-/// Few processes: most memory is free.
-const LOW: f64 = 20.0;
-/// In between.
-const MIDDLE: f64 = 60.0;
-/// Memory is four fifths full, and disks are rarely needed.
-const BUSY: f64 = 90.0;
-/// Memory is nearly full: the lowest rate, in steps of ten, at which a page with nearest travels
-/// 1.9 hops as in the paper, within a tenth. Pages go to disk, the more the longer a run is: there
-/// is no steady state.
-const HIGH: f64 = 140.0;
+/// Processes that arrive per second.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Rates {
+    /// Few processes: most memory is free.
+    pub low: f64,
+    /// In between.
+    pub middle: f64,
+    /// Memory is nearly full: the lowest rate, in steps of ten, at which a page with nearest
+    /// travels 1.9 hops as in the paper, within a tenth. Pages go to disk, the more the longer a
+    /// run is: there is no steady state.
+    pub high: f64,
+}
+
+/// Those of [`Reading::BEST`].
+pub const RATES: Rates = Rates { low: 20.0, middle: 60.0, high: Fitted::BEST.high };
+
+impl Rates {
+    /// Low, middle and high.
+    fn all(self) -> [f64; 3] {
+        [self.low, self.middle, self.high]
+    }
+
+    /// Between middle and high: disks are rarely needed.
+    fn busy(self) -> f64 {
+        ((self.middle + self.high) / 20.0).floor() * 10.0 - 10.0
+    }
+}
 
 impl Params {
     /// All experiments with `seeds` seeds, or a quick run.
     pub fn new(quick: bool, seeds: Option<usize>) -> Params {
-        let seeds = seeds_from(1, seeds.unwrap_or(if quick { 2 } else { 10 }));
+        let seeds = seeds_from(1, seeds.unwrap_or(if quick { 2 } else { 4 }));
+        let Rates { low, middle, high } = RATES;
         let rates = if quick {
-            vec![LOW, MIDDLE, HIGH]
+            RATES.all().to_vec()
         } else {
-            vec![LOW, 40.0, MIDDLE, BUSY, 120.0, HIGH]
+            vec![low, middle, RATES.busy(), RATES.busy() + 40.0, high]
         };
-        let seeds_modern = seeds[..seeds.len().min(if quick { 2 } else { 3 })].to_vec();
-        Params { quick, seeds, seeds_modern, rates }
+        let seeds_modern = seeds[..seeds.len().min(2)].to_vec();
+        let base = cluster();
+        Params { quick, claims_only: false, seeds, seeds_modern, named: RATES, rates, base }
+    }
+
+    /// What the claims need of the cluster `base`.
+    pub fn of_claims(base: Config, named: Rates, seeds: Vec<u64>) -> Params {
+        let (seeds_modern, rates) = (Vec::new(), named.all().to_vec());
+        Params { quick: false, claims_only: true, seeds, seeds_modern, named, rates, base }
     }
 
     /// The paper's cluster at a rate, with a policy that differs by `change` from the paper's.
     fn paper(&self, rate: f64, change: impl Fn(&mut PlacementConfig)) -> Config {
-        let mut config = Config::default();
+        let mut config = self.base.clone();
         config.load.arrivals_per_s = rate;
         change(&mut config.policy);
         (config.run.warmup_ns, config.run.duration_ns) = match (config.policy.scope, self.quick) {
@@ -70,6 +106,11 @@ impl Params {
         };
         config
     }
+}
+
+/// The paper's cluster under the reading that explains most of its results.
+pub fn cluster() -> Config {
+    Fitted::BEST.config(Reading::BEST)
 }
 
 /// The planned experiments and their results.
@@ -118,7 +159,9 @@ impl Paper {
         self.experiments.report(&self.book, &mut report);
         self.readings.report(&self.book, &mut report);
         self.beyond.report(&self.book, &mut report);
-        claims::judge(&self.experiments, &self.book, &mut report.measures);
+        claims::judge(&self.experiments, &self.book, self.params.named, &mut report.measures);
+        report.sections.insert(0, score::section(&report.measures, &Reading::BEST.describe()));
+        report.measures.push(score::measure(&report.measures));
         self.beyond.measures(&self.book, &mut report.measures);
         claims::judge_time(self.params.quick, wall_s, &mut report.measures);
         report
@@ -163,7 +206,7 @@ mod tests {
         let stop = Stop::new();
         paper.run(&Lab { threads: 2, stop: &stop, advance: &|_| (), lacking: &|_| None }).unwrap();
         let report = paper.report(Machine::default(), 1.0);
-        assert!(report.sections.len() >= 9);
+        assert!(report.sections.len() >= 10);
         let names: Vec<&str> =
             report.measures.iter().map(|measure| measure.name.as_str()).collect();
         for claim in [
@@ -176,5 +219,11 @@ mod tests {
             assert!(names.contains(&claim), "{claim} is not in {names:?}");
         }
         assert!(!report.to_html().contains("NaN"));
+        let statements =
+            score::CLAIMS.iter().chain(score::FIGURES.iter().map(|(figure, _)| figure));
+        for name in statements.flat_map(|statement| statement.measures) {
+            // A quick run has fewer domain sizes and marks, but judges all claims.
+            assert!(names.contains(name), "{name} is judged by nobody");
+        }
     }
 }

@@ -161,12 +161,16 @@ impl Engine<'_> {
                 self.page_lost(source);
                 return;
             }
+            if self.pass_request_on(number, message) {
+                return;
+            }
+            let owner = self.tables.get(table).node;
             self.post(Message {
                 table,
                 serial,
                 page,
                 moves,
-                ..Message::new(Kind::NotHere, number, source, 0)
+                ..Message::new(Kind::NotHere, number, owner, 0)
             });
             return;
         }
@@ -180,13 +184,15 @@ impl Engine<'_> {
             node.ranking.remove(place);
             node.empty(place);
         }
+        let (target, attempts) = self.way_back(&message);
         let reply = Message {
             table,
             serial,
             page,
             moves,
             content,
-            ..Message::new(Kind::PageIn, number, source, number)
+            attempts,
+            ..Message::new(Kind::PageIn, number, target, number)
         };
         let (_, slot) = self.post(reply);
         self.checker.put(table, page, Place::Message(slot), content);
@@ -202,15 +208,20 @@ impl Engine<'_> {
             self.page_is_gone(table, page, content);
             return;
         }
+        if let Some(slot) = self.pass_page_back(number, message) {
+            self.checker.put(table, page, Place::Message(slot), content);
+            return;
+        }
         let from_disk = value & ON_DISK != 0;
         if self.measuring {
-            self.measure_page_in(number, value, from_disk);
+            self.measure_page_in(number, &message, from_disk);
         }
         // From a page in attached memory a disk may have a copy, which is not used any more.
         self.page_is_here(number, content, !from_disk);
     }
 
-    fn measure_page_in(&mut self, number: u32, from: u32, from_disk: bool) {
+    fn measure_page_in(&mut self, number: u32, message: &Message, from_disk: bool) {
+        let from = message.value;
         let Some(thread) = self.nodes[number as usize].thread.as_deref() else { return };
         let (took_ns, response_ns) = (self.now_ns - thread.asked_ns, self.now_ns - thread.fault_ns);
         if from == number {
@@ -219,7 +230,7 @@ impl Engine<'_> {
             self.out.disk_fetch_ns.add(took_ns);
             self.out.response_disk_ns.add(response_ns);
         } else {
-            let hops = self.topology.distance(from, number);
+            let hops = self.hops_back(number, from, message);
             self.out.transfer_ns.add(took_ns);
             self.out.transfer_hops.add(hops.into());
             self.out.response_remote_ns.add(response_ns);

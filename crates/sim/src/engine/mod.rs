@@ -1,11 +1,13 @@
 //! The simulated machine: processes events in order, and lets nodes, network and disks act on them.
 
+mod ahead;
 mod deliver;
 mod fabric;
 mod failures;
 mod node;
 mod observe;
 mod paging;
+mod passed_on;
 mod post;
 mod replay;
 mod script;
@@ -34,6 +36,7 @@ use crate::random::Normal;
 use crate::topology::Topology;
 use node::{Doing, Node};
 use observe::Observer;
+use passed_on::PassedOn;
 use replay::Replay;
 use script::Script;
 use tables::{Page, State, Tables, Whereabouts};
@@ -84,9 +87,11 @@ enum EventKind {
     End,
     /// An event of the network itself.
     Fabric,
+    /// The processor of a node on the way of a message has forwarded it.
+    Forward,
 }
 
-const EVENT_KINDS: [EventKind; 14] = [
+const EVENT_KINDS: [EventKind; 15] = [
     EventKind::Hop,
     EventKind::Deliver,
     EventKind::DiskRead,
@@ -101,6 +106,7 @@ const EVENT_KINDS: [EventKind; 14] = [
     EventKind::Bounce,
     EventKind::End,
     EventKind::Fabric,
+    EventKind::Forward,
 ];
 
 /// The machine.
@@ -119,6 +125,9 @@ pub struct Engine<'a> {
     /// Frames that become free when a message has been sent.
     frames_sent: BTreeMap<u32, u32>,
     in_order: fabric::InOrder,
+    /// Time of the processor of a node that a message without, or with, a page passes, ns.
+    forward_ns: [u64; 2],
+    passed_on: PassedOn,
     disks: Disks,
     nodes: Vec<Node>,
     specs: Specs,
@@ -202,6 +211,8 @@ impl<'a> Engine<'a> {
             route: Vec::new(),
             frames_sent: BTreeMap::new(),
             in_order: fabric::InOrder::default(),
+            forward_ns: config.network.forward_ns(),
+            passed_on: PassedOn::new(&config.network),
             disks,
             nodes,
             shared,
@@ -243,6 +254,9 @@ impl<'a> Engine<'a> {
         while let Some((time_ns, payload)) = self.queue.pop() {
             self.now_ns = time_ns;
             self.events += 1;
+            if self.events % ahead::AHEAD == 0 {
+                self.read_ahead();
+            }
             self.dispatch(EVENT_KINDS[(payload >> 32) as usize & 15], payload as u32);
             if let Some(error) = self.shared[0].policy_failure() {
                 return Err(self.policy_failed(error));
@@ -342,6 +356,7 @@ impl<'a> Engine<'a> {
             EventKind::Bounce => self.bounce(whom),
             EventKind::End => self.end(),
             EventKind::Fabric => self.fabric_event(whom),
+            EventKind::Forward => self.next_link(whom),
         }
     }
 

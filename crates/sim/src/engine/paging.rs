@@ -213,6 +213,9 @@ impl Engine<'_> {
             };
         }
         let (moves, content) = (entry.moves, entry.content);
+        if kind == Kind::PageOut {
+            self.passed_on.sent(table, page, target, owner == number);
+        }
         let (sent_ns, slot) = self.post(Message { serial, moves, content, ..message });
         self.checker.put(table, page, Place::Message(slot), content);
         if from_frame {

@@ -106,17 +106,21 @@ impl Engine<'_> {
     /// A message is at the next node or switch of its route.
     #[inline]
     pub(super) fn hop(&mut self, slot: u32) {
-        let message = self.messages.get_mut(slot);
-        let has_page = message.kind.has_page();
-        match self.topology.next(message.at, message.source, message.target) {
+        let Message { kind, at, source, target, spreads, .. } = *self.messages.get(slot);
+        let has_page = kind.has_page();
+        match self.topology.next(at, source, target) {
             Some((link, next)) => {
-                message.at = next;
-                let hop = self.network.send(self.now_ns, link, has_page);
-                self.at(hop.on_ns, EventKind::Hop, slot);
+                let forward_ns = self.forward_ns[usize::from(has_page)];
+                if forward_ns > 0 {
+                    let done_ns = self.occupy(at, self.now_ns, forward_ns);
+                    self.at(done_ns, EventKind::Forward, slot);
+                    return;
+                }
+                self.onto(slot, link, next, has_page);
             }
             None => {
-                if message.spreads {
-                    let message = *message;
+                if spreads {
+                    let message = *self.messages.get(slot);
                     self.spread(message);
                 }
                 self.arrived(slot, self.network.tail_ns(has_page));
@@ -124,16 +128,42 @@ impl Engine<'_> {
         }
     }
 
+    /// The processor of the node where a message is has forwarded it.
+    pub(super) fn next_link(&mut self, slot: u32) {
+        let Message { kind, at, source, target, .. } = *self.messages.get(slot);
+        if let Some((link, next)) = self.topology.next(at, source, target) {
+            self.onto(slot, link, next, kind.has_page());
+        }
+    }
+
+    /// Sends a message over its next link.
+    #[inline]
+    fn onto(&mut self, slot: u32, link: u32, next: u32, has_page: bool) {
+        self.messages.get_mut(slot).at = next;
+        let hop = self.network.send(self.now_ns, link, has_page);
+        self.at(hop.on_ns, EventKind::Hop, slot);
+    }
+
     /// A message is at its receiver, all of it in `tail_ns`: it waits for the handler.
     #[inline]
     pub(super) fn arrived(&mut self, slot: u32, tail_ns: u64) {
         let message = self.messages.get(slot);
-        let spec = self.specs.of(message.target);
-        let work_ns =
-            spec.handler_ns + if message.kind.has_page() { spec.page_handler_ns } else { 0 };
-        let node = &mut self.nodes[message.target as usize];
-        let done_ns = node.handler_free_ns.max(self.now_ns + tail_ns) + work_ns;
-        node.handler_free_ns = done_ns;
+        let (target, has_page) = (message.target, message.kind.has_page());
+        let spec = self.specs.of(target);
+        let work_ns = spec.handler_ns + if has_page { spec.page_handler_ns } else { 0 };
+        let done_ns = self.occupy(target, self.now_ns + tail_ns, work_ns);
         self.at(done_ns, EventKind::Deliver, slot);
+    }
+
+    /// The processor of a node works for a message that is there at `there_ns`. Returns when it has
+    /// done so, ns.
+    #[inline]
+    fn occupy(&mut self, node: u32, there_ns: u64, work_ns: u64) -> u64 {
+        if self.measuring {
+            self.out.handler_busy_ns += work_ns;
+        }
+        let node = &mut self.nodes[node as usize];
+        node.handler_free_ns = node.handler_free_ns.max(there_ns) + work_ns;
+        node.handler_free_ns
     }
 }

@@ -175,7 +175,9 @@ impl Engine<'_> {
                 self.disks.node(entry.holder & !ON_DISK),
                 entry.holder & !ON_DISK,
             ),
-            State::Away if entry.holder != UNKNOWN => (Kind::Fetch, entry.holder, 0),
+            State::Away if entry.holder != UNKNOWN => {
+                (Kind::Fetch, self.passed_on.first(table, page).unwrap_or(entry.holder), 0)
+            }
             State::Away | State::Leaving => {
                 thread.doing = Doing::WaitsForPlace;
                 return;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hiroma_sim::{Config, Outcome, TraceKind, TraceRecord, run};
+use hiroma_sim::{Config, Outcome, Spread, TraceKind, TraceRecord, run};
 
 pub const MS: u64 = 1_000_000;
 
@@ -14,6 +14,7 @@ pub fn small() -> Config {
     config.node.frames = 16;
     (config.load.virtual_pages_max, config.load.accesses, config.load.arrivals_per_s) =
         (40, 400, 150.0);
+    config.load.virtual_spread = Spread::Uniform;
     config.policy.domain_radius = 2;
     (config.run.warmup_ns, config.run.duration_ns) = (20 * MS, 300 * MS);
     config

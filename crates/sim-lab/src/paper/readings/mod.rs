@@ -1,12 +1,14 @@
 //! Results that depend on how the paper is interpreted: when the frame of an evicted page becomes
 //! free, and how long a run at a high rate is.
 
+pub mod reading;
+
 use hiroma_policy::placement::{PlacementConfig, PlacementKind, ReservationKind, ScopeKind};
 use hiroma_report::{Axis, Report, Section, Table};
 use hiroma_sim::FrameFree;
 
+use super::Params;
 use super::book::{Book, Curve, Id};
-use super::{BUSY, HIGH, MIDDLE, Params};
 use crate::figures::RESPONSE;
 use crate::single::{estimate_text, name_of};
 
@@ -19,16 +21,15 @@ pub struct Readings {
     frame_free: Vec<(FrameFree, Vec<Id>)>,
     /// By rate: the paper's policy, by the length of the run.
     lengths: Vec<Curve>,
+    high: f64,
 }
 
 type Change = fn(&mut PlacementConfig);
 
-const POLICIES: [(&str, Change); 6] = [
+const POLICIES: [(&str, Change); 4] = [
     ("random", |_| ()),
-    ("most free", |policy| policy.placement = PlacementKind::MostFree),
     ("nearest", |policy| policy.placement = PlacementKind::Nearest),
     ("gradient", |policy| policy.scope = ScopeKind::Gradient),
-    ("reserve on demand", |policy| policy.reservation = ReservationKind::OnDemand),
     ("reserve in advance", |policy| policy.reservation = ReservationKind::InAdvance),
 ];
 
@@ -38,7 +39,7 @@ impl Readings {
         let all = [FrameFree::AtOnce, FrameFree::Sent, FrameFree::Arrived, FrameFree::Placed];
         let frame_free = all.map(|reading| {
             let ids = POLICIES.map(|(name, change)| {
-                let mut config = params.paper(HIGH, change);
+                let mut config = params.paper(params.named.high, change);
                 config.node.frame_free = reading;
                 book.ask(
                     &format!("{name}, frame free {}", name_of(&reading)),
@@ -49,20 +50,24 @@ impl Readings {
             (reading, ids.to_vec())
         });
         let lengths_s = if params.quick { &LENGTHS_S[..1] } else { &LENGTHS_S };
-        let lengths = [MIDDLE, BUSY, HIGH].map(|rate| {
+        let lengths = [params.named.middle, params.named.busy(), params.named.high].map(|rate| {
             book.curve(&format!("{rate} processes/s"), lengths_s, &params.seeds, |length_s| {
                 let mut config = params.paper(rate, |_| ());
                 config.run.duration_ns = (length_s * 1e9) as u64;
                 config
             })
         });
-        Readings { frame_free: frame_free.to_vec(), lengths: lengths.to_vec() }
+        Readings {
+            frame_free: frame_free.to_vec(),
+            lengths: lengths.to_vec(),
+            high: params.named.high,
+        }
     }
 
     /// Adds its section to the report.
     pub fn report(&self, book: &Book, report: &mut Report) {
-        let mut table =
-            Table::new(format!("Mean response at {HIGH} processes/s")).text("the frame is free");
+        let mut table = Table::new(format!("Mean response at {} processes/s", self.high))
+            .text("the frame is free");
         for (name, _) in POLICIES {
             table = table.number(name, "ms");
         }
