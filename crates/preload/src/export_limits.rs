@@ -49,12 +49,12 @@ static LIMITS: [Limit; 3] = [
 ];
 
 impl Limit {
-    /// The process's use of the resource in bytes, as the kernel counts it.
-    fn used(&self) -> u64 {
-        let [size, data] = sys::memory().map_or([0; 2], |[size, data, _]| [size, data]);
+    /// The process's use of the resource in bytes, as the kernel counts it: `memory` is
+    /// [`memory`]'s.
+    fn used(&self, memory: [usize; 2]) -> u64 {
         match self.resource as u32 {
-            libc::RLIMIT_AS => size as u64,
-            libc::RLIMIT_DATA => data as u64,
+            libc::RLIMIT_AS => memory[0] as u64,
+            libc::RLIMIT_DATA => memory[1] as u64,
             _ => 0,
         }
     }
@@ -86,17 +86,20 @@ impl Limit {
     }
 }
 
-/// Whether one of the limits is finite.
-pub fn are_finite() -> bool {
-    let kernel = |limit: &Limit| sys::prlimit(0, limit.resource, None);
-    LIMITS.iter().any(|limit| kernel(limit).is_ok_and(|it| it.rlim_cur != RLIM_INFINITY))
+/// Size of the process's address space, and of its writable private part.
+fn memory() -> [usize; 2] {
+    sys::memory().map_or([0; 2], |[size, data, _]| [size, data])
 }
 
 /// Called before the pager starts: raises the limits that the parent of this program set, as far as
 /// that is allowed.
-pub fn before_start() {
+/// Returns whether one of them is finite.
+pub fn before_start() -> bool {
+    let memory = memory();
+    let mut are_finite = false;
     for limit in &LIMITS {
         let Ok(kernel) = sys::prlimit(0, limit.resource, None) else { continue };
+        are_finite |= kernel.rlim_cur != RLIM_INFINITY;
         if kernel.rlim_cur != RLIM_INFINITY && kernel.rlim_cur < kernel.rlim_max {
             limit.soft.store(kernel.rlim_cur, Relaxed);
             let _ = sys::prlimit(
@@ -110,14 +113,16 @@ pub fn before_start() {
             0 if limit.resource as u32 == libc::RLIMIT_AS => internal::reserved_bytes() as u64,
             ours => ours,
         };
-        limit.ours.store(limit.used().saturating_sub(ours), Relaxed);
+        limit.ours.store(limit.used(memory).saturating_sub(ours), Relaxed);
     }
+    are_finite
 }
 
 /// Called when an arena has been reserved for a late start, as [`after_start`] for the rest.
 pub fn after_preparing() {
+    let memory = memory();
     for limit in &LIMITS {
-        limit.ours.store(limit.used().saturating_sub(limit.ours.load(Relaxed)), Relaxed);
+        limit.ours.store(limit.used(memory).saturating_sub(limit.ours.load(Relaxed)), Relaxed);
     }
 }
 
@@ -139,9 +144,10 @@ pub fn after_start() -> usize {
 
 /// The most bytes that managed memory may take: what the limits leave beside the rest.
 fn mapped_max() -> usize {
+    let memory = memory();
     let room = |limit: &Limit| match limit.soft.load(Relaxed) {
         RLIM_INFINITY => u64::MAX,
-        soft => soft.saturating_sub(limit.used().saturating_sub(limit.ours.load(Relaxed))),
+        soft => soft.saturating_sub(limit.used(memory).saturating_sub(limit.ours.load(Relaxed))),
     };
     let most = LIMITS[..2].iter().map(room).min().unwrap_or(u64::MAX);
     usize::try_from(most).unwrap_or(usize::MAX)

@@ -142,9 +142,8 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     hiroma_far::hooks::set_internal(scope::enter, scope::leave);
     hiroma_far::hooks::set_heap(internal::bytes);
-    let are_limited = export_limits::are_finite();
-    export_limits::before_start();
-    if !are_limited && nursery::prepare(&config, is_first) {
+    let is_limited = export_limits::before_start();
+    if !is_limited && nursery::prepare(&config, is_first) {
         export_limits::after_preparing();
         let (start, len) = nursery::arena();
         has_arena(start, len);

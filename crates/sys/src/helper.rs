@@ -22,7 +22,7 @@ use std::ffi::c_void;
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use rustix::thread::futex;
 
@@ -49,6 +49,8 @@ static ROOMS: [Room; ROOMS_MAX] = [const {
         thread: AtomicU32::new(0),
     }
 }; ROOMS_MAX];
+/// The dynamic linker's `_dl_allocate_tls`; null: not looked for, or missing.
+static ALLOCATOR: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 /// The helper's process id; 0: there is no helper.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Offset from the thread pointer, in bytes, at which the C library stores a thread's id; 0: not
@@ -83,9 +85,15 @@ pub fn is_here() -> bool {
 
 type AllocateTls = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
 
+/// Found once, at the start: later another thread may hold the dynamic linker's lock, and wait for
+/// a pager that starts late.
 fn allocator() -> Option<AllocateTls> {
-    // SAFETY: a string that ends with a zero.
-    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_allocate_tls".as_ptr()) };
+    let mut found = ALLOCATOR.load(Ordering::Relaxed);
+    if found.is_null() {
+        // SAFETY: a string that ends with a zero.
+        found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_allocate_tls".as_ptr()) };
+        ALLOCATOR.store(found, Ordering::Relaxed);
+    }
     // SAFETY: the dynamic linker's function of this name has this type (glibc, since 2.3).
     (!found.is_null()).then(|| unsafe { mem::transmute::<*mut c_void, AllocateTls>(found) })
 }

@@ -259,8 +259,9 @@ impl Args {
         if let Some(tenant) = &self.tenant {
             name_tenant(&mut stores, tenant)?;
         }
+        let local_limit_bytes = local_limit(self.local)?.0;
         Ok(Config {
-            local_limit_bytes: local_limit(self.local)?.0,
+            local_limit_bytes,
             stores,
             allocation: match self.allocation {
                 Filling::Simple => Allocation::Simple,
@@ -282,7 +283,7 @@ impl Args {
             fault_timeout: self.fault_timeout,
             hard_limit: self.hard_limit,
             fault_threads: self.fault_threads.0,
-            manage_from_bytes: self.manage_from.0.min(local_limit(self.local)?.0 / 4),
+            manage_from_bytes: self.manage_from.0.min(local_limit_bytes / 4),
             key_file: key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,
