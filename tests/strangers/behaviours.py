@@ -220,6 +220,11 @@ def prepare_deepbind(place):
     return [place.compiled("deepbind.c"), library]
 
 
+def prepare_linker(place):
+    library = place.compiled("nursery_linker.c", "-DLIBRARY", "-shared", "-fPIC", name="nursery_linker.so")
+    return [place.compiled("nursery_linker.c"), library]
+
+
 MEMORY_CGROUPS = pathlib.Path("/sys/fs/cgroup/memory")
 BLOCK_CGROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
@@ -274,6 +279,7 @@ CASES = [
     compiled("userfault", "userfault.c"),
     *(compiled(f"nursery-{place}", "nursery.c", place)
       for place in ["malloc", "coroutine", "handler", "vfork", "fork", "threads", "mappings", "zeros", "user", "root"]),
+    Case("nursery-linker", prepare_linker, kind="behaviour", quick=True, packages=("gcc",), title=head("nursery_linker.c")),
     # Stacks and threads.
     compiled("threadstacks", "threadstacks.c"),
     compiled("coroutines", "coroutines.c"),
