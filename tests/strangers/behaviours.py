@@ -279,6 +279,8 @@ CASES = [
     compiled("userfault", "userfault.c"),
     *(compiled(f"nursery-{place}", "nursery.c", place)
       for place in ["malloc", "coroutine", "handler", "vfork", "fork", "threads", "mappings", "zeros", "user", "root"]),
+    *(compiled(f"nursery-{case}", "nursery_late.c", case)
+      for case in ["streams", "descriptors", "upfront", "mainexit", "slack", "clock", "nice", "files"]),
     Case("nursery-linker", prepare_linker, kind="behaviour", quick=True, packages=("gcc",), title=head("nursery_linker.c")),
     # Stacks and threads.
     compiled("threadstacks", "threadstacks.c"),

@@ -51,6 +51,12 @@ impl PagerError {
         }
     }
 
+    /// Whether it may work a moment later: the kernel starts no thread in a process of which another
+    /// thread is executing a program.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, PagerError::Io { source, .. } if source.raw_os_error() == Some(libc::EAGAIN))
+    }
+
     pub(crate) fn io(doing: &'static str) -> impl FnOnce(io::Error) -> PagerError {
         move |source| PagerError::Io { doing, source }
     }

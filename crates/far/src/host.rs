@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use hiroma_sys::{helper, private_table, signals};
+use hiroma_sys::{attributes, helper, private_table, signals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -97,6 +97,7 @@ pub fn start(as_helper: bool, body: impl FnOnce() + Send + 'static) -> io::Resul
     if as_helper {
         return helper::start(move || {
             hooks::enter_thread();
+            attributes::restore();
             helper::detach();
             helper::lift_limits();
             body();
@@ -105,6 +106,7 @@ pub fn start(as_helper: bool, body: impl FnOnce() + Send + 'static) -> io::Resul
     }
     let work = move || {
         hooks::enter_thread();
+        attributes::restore();
         helper::name_thread(c"hiroma-life");
         if let Err(error) = private_table::leave() {
             crate::fatal::warn(&format!(

@@ -10,6 +10,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use hiroma_policy::Origin;
+use hiroma_sys::attributes;
 use hiroma_sys::hot::pagemap::{PageBits, Pagemap};
 use hiroma_sys::uffd;
 use hiroma_sys::vm::{Advise, Reservation};
@@ -84,6 +85,12 @@ impl Nursery {
     /// The part for the heap.
     pub fn memory(&self) -> Range<usize> {
         self.memory.clone()
+    }
+
+    /// Whether another thread of the program should start the pager, because the calling one has less
+    /// of the processors.
+    pub fn is_slow_thread() -> bool {
+        attributes::is_slow()
     }
 
     /// First address and length of the arena.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hiroma_sys::lock::Lock;
 use hiroma_sys::vm::{self, Access, Reservation};
-use hiroma_sys::{helper, signals, stack};
+use hiroma_sys::{attributes, helper, signals, stack};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
 use crate::config::LOCAL_MIN;
@@ -59,6 +59,14 @@ pub struct Pager {
     pub(crate) config: Arc<Config>,
     pub(crate) calls: Arc<Calls>,
     pub(crate) gate: Arc<ForkGate>,
+    own_bytes: [usize; 2],
+}
+
+/// Bytes of this process's address space, and of its writable private part (proc(5): statm).
+fn sizes() -> [usize; 2] {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let mut fields = text.split_ascii_whitespace().map(|pages| pages.parse().unwrap_or(0));
+    [fields.next(), fields.nth(4)].map(|pages: Option<usize>| pages.unwrap_or(0) * PAGE)
 }
 
 impl Pager {
@@ -71,12 +79,21 @@ impl Pager {
     /// little stack left.
     pub fn start_late(config: Config, nursery: Nursery) -> Result<Pager, PagerError> {
         let start = || hooks::internal(|| Pager::start_inside(config, Some(nursery)));
-        stack::run(start).map_err(PagerError::io("mapping a stack"))?
+        let has_clock = attributes::has_clock();
+        if !has_clock {
+            attributes::allow_clock();
+        }
+        let started = stack::run(start).map_err(PagerError::io("mapping a stack"));
+        if !has_clock {
+            attributes::forbid_clock();
+        }
+        started?
     }
 
     /// Prepares what a later [`Pager::start_late`] could not prepare, because other threads may
     /// hold locks of the C library by then. Returns false if a pager has to be started now.
     pub fn prepare() -> bool {
+        attributes::note();
         hooks::internal(host::prepare_helper)
     }
 
@@ -93,18 +110,30 @@ impl Pager {
         let as_helper = config.helper && host::prepare_helper();
         let promise = Arc::new(Promise::default());
         let told = promise.clone();
-        let body = move || match Pager::open(config, nursery) {
-            Ok((pager, live, listener)) => {
-                told.keep(Ok(pager.clone()));
-                pager.live_on(live, listener);
+        let body = move || {
+            // There, because a descriptor here could be seen by other threads of the program.
+            let before = sizes();
+            match Pager::open(config, nursery) {
+                Ok((mut pager, live, listener)) => {
+                    let after = sizes();
+                    pager.own_bytes = [0, 1].map(|at| after[at].saturating_sub(before[at]));
+                    told.keep(Ok(pager.clone()));
+                    pager.live_on(live, listener);
+                }
+                Err(error) => told.keep(Err(error)),
             }
-            Err(error) => told.keep(Err(error)),
         };
         host::start(as_helper, body).map_err(PagerError::io("starting the pager"))?;
         let still = || !as_helper || helper::process().is_none_or(helper::exists);
         promise.wait(still).unwrap_or_else(|| {
             Err(PagerError::io("starting the pager")(std::io::Error::other("it ended at once")))
         })
+    }
+
+    /// By how many bytes the start has enlarged the process's address space, and its writable
+    /// private part.
+    pub fn own_bytes(&self) -> [usize; 2] {
+        self.own_bytes
     }
 
     /// Runs on the pager's first thread, which owns its descriptors.
@@ -118,6 +147,20 @@ impl Pager {
         };
         let (live, listener) = Live::open(&config, &arena)?;
         let live = Arc::new(live);
+        let opened = Pager::open_with(config, nursery, arena, &live);
+        if opened.is_err() {
+            // The program goes on without a pager: the end of this one is not the end of its memory.
+            live.page.set_pager(0);
+        }
+        opened.map(|pager| (pager, live, listener))
+    }
+
+    fn open_with(
+        config: Config,
+        nursery: Option<Nursery>,
+        arena: Arc<Reservation>,
+        live: &Arc<Live>,
+    ) -> Result<Pager, PagerError> {
         let store = store::open(&config, PAGE << sector_order(config.block))?;
         let key = content::Key::random().map_err(PagerError::io("getrandom"))?;
         let core = Core::new(&config, live.clone(), arena.clone(), store.clone(), key)?;
@@ -127,13 +170,14 @@ impl Pager {
             config: Arc::new(config),
             calls: Arc::default(),
             gate: Arc::default(),
+            own_bytes: [0; 2],
         };
         pager
-            .watch(&live, &[(pager.arena.base(), pager.arena.base() + pager.arena.len())])
+            .watch(live, &[(pager.arena.base(), pager.arena.base() + pager.arena.len())])
             .and_then(|()| nursery.as_ref().map_or(Ok(()), |it| pager.core.lock().take_over(it)))
-            .and_then(|()| pager.spawn(&live, &store))
+            .and_then(|()| pager.spawn(live, &store))
             .inspect_err(|_| nursery.iter().for_each(Nursery::is_left_alone))?;
-        Ok((pager, live, listener))
+        Ok(pager)
     }
 
     /// Runs the first thread until the end.

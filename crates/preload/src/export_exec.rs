@@ -86,7 +86,10 @@ nexts!(
 pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
     let (Some(dir), Some(preloaded)) = (dir, preloaded) else { return };
     let Ok(file) = CString::new(dir.join(EXECUTED_FILE).as_os_str().as_bytes()) else { return };
-    let library = preloaded.to_bytes().split(splits).next().unwrap_or_default();
+    // Others may stand before it: fakeroot and the like.
+    let mut listed = preloaded.to_bytes().split(splits);
+    let is_ours = |item: &&[u8]| item.windows(OWN_NAME.len()).any(|part| part == OWN_NAME);
+    let library = listed.clone().find(is_ours).or_else(|| listed.next()).unwrap_or_default();
     let Ok(library) = CString::new(library) else { return };
     for next in ALL {
         next.get();
@@ -99,6 +102,9 @@ pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
 pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
 }
+
+/// A part of this library's file name.
+const OWN_NAME: &[u8] = b"libhiroma_preload";
 
 /// Separators in `LD_PRELOAD`.
 fn splits(byte: &u8) -> bool {

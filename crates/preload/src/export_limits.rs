@@ -88,14 +88,27 @@ impl Limit {
 
 /// Size of the process's address space, and of its writable private part.
 fn memory() -> [usize; 2] {
-    sys::memory().map_or([0; 2], |[size, data, _]| [size, data])
+    sys::memory().unwrap_or_default()
 }
 
 /// Called before the pager starts: raises the limits that the parent of this program set, as far as
 /// that is allowed.
 /// Returns whether one of them is finite.
 pub fn before_start() -> bool {
+    let are_finite = raise();
     let memory = memory();
+    for limit in &LIMITS {
+        // The library's heap exists already.
+        let ours = match limit.resource as u32 {
+            libc::RLIMIT_AS => internal::reserved_bytes() as u64,
+            _ => 0,
+        };
+        limit.ours.store(limit.used(memory).saturating_sub(ours), Relaxed);
+    }
+    are_finite
+}
+
+fn raise() -> bool {
     let mut are_finite = false;
     for limit in &LIMITS {
         let Ok(kernel) = sys::prlimit(0, limit.resource, None) else { continue };
@@ -108,28 +121,35 @@ pub fn before_start() -> bool {
                 Some(rlimit { rlim_cur: kernel.rlim_max, ..kernel }),
             );
         }
-        // The library's heap exists already, and the arena of a late start.
-        let ours = match limit.ours.load(Relaxed) {
-            0 if limit.resource as u32 == libc::RLIMIT_AS => internal::reserved_bytes() as u64,
-            ours => ours,
-        };
-        limit.ours.store(limit.used(memory).saturating_sub(ours), Relaxed);
     }
     are_finite
 }
 
-/// Called when an arena has been reserved for a late start, as [`after_start`] for the rest.
-pub fn after_preparing() {
+/// Called when a pager has started, or an arena has been reserved for a late start: what has come
+/// since [`before_start`] is ours.
+pub fn note_use() {
     let memory = memory();
     for limit in &LIMITS {
         limit.ours.store(limit.used(memory).saturating_sub(limit.ours.load(Relaxed)), Relaxed);
     }
 }
 
+/// Called before a pager starts late.
+pub fn before_late_start() {
+    raise();
+}
+
+/// Called after a pager has started late, which takes these bytes of address space, and of its
+/// writable private part.
+pub fn after_late_start(bytes: [usize; 2]) {
+    for limit in &LIMITS {
+        limit.ours.fetch_add(limit.used(bytes), Relaxed);
+    }
+}
+
 /// Called after the pager has started: its use is known, so the limits are enforced again. Returns
 /// the most bytes that may be mapped.
 pub fn after_start() -> usize {
-    after_preparing();
     for limit in &LIMITS {
         let (soft, hard) = (limit.soft.load(Relaxed), limit.hard.load(Relaxed));
         if soft != RLIM_INFINITY {
@@ -144,6 +164,10 @@ pub fn after_start() -> usize {
 
 /// The most bytes that managed memory may take: what the limits leave beside the rest.
 fn mapped_max() -> usize {
+    // Asked for only where it is needed: the descriptor is among the program's for a moment.
+    if LIMITS[..2].iter().all(|limit| limit.soft.load(Relaxed) == RLIM_INFINITY) {
+        return usize::MAX;
+    }
     let memory = memory();
     let room = |limit: &Limit| match limit.soft.load(Relaxed) {
         RLIM_INFINITY => u64::MAX,
@@ -182,7 +206,9 @@ fn each_set(soft: impl Fn(&Limit, u64) -> u64) {
 /// As in C.
 pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result<(), Errno> {
     let ours = pid == 0 || pid == std::process::id() as i32;
-    if ours && new != 0 && LIMITS.iter().any(|limit| limit.resource == resource) {
+    let is_felt = resource == libc::RLIMIT_NOFILE as usize
+        || LIMITS.iter().any(|limit| limit.resource == resource);
+    if ours && new != 0 && is_felt {
         nursery::start_now();
     }
     let known =

@@ -168,7 +168,8 @@ pub unsafe extern "C" fn syscall(
         | libc::SYS_chroot
         | libc::SYS_pivot_root
         | libc::SYS_unshare
-        | libc::SYS_setns => {
+        | libc::SYS_setns
+        | libc::SYS_landlock_restrict_self => {
             nursery::start_now();
             kernel()
         }

@@ -108,7 +108,19 @@ fn allocate_without_pager(size: usize, align: usize, zeroed: bool) -> *mut c_voi
     if runtime::phase() == Phase::Managed {
         return allocate(size, align, zeroed);
     }
-    allocate_small(size, align, zeroed)
+    let block = allocate_small(size, align, zeroed);
+    count_early(block, 0);
+    block
+}
+
+/// Counts a block of a process without a pager that had `before` usable bytes.
+#[inline]
+fn count_early(block: *mut c_void, before: usize) {
+    if runtime::phase() == Phase::Nursery && !scope::is_internal() {
+        // SAFETY: null, or allocated by mimalloc.
+        let bytes = unsafe { mi::mi_usable_size(block) };
+        nursery::counts(bytes as isize - before as isize);
+    }
 }
 
 /// Frees a block. Does nothing for null and for blocks of unknown owners: the dynamic linker
@@ -123,7 +135,12 @@ pub unsafe fn release(block: *mut c_void) {
         // frees hardly any blocks other than its own.
         Owner::Mimalloc | Owner::Large(_) if scope::is_internal() => {}
         // SAFETY: allocated by mimalloc, and owned by the caller.
-        Owner::Mimalloc => unsafe { mi::mi_free(block) },
+        Owner::Mimalloc => unsafe {
+            if runtime::phase() == Phase::Nursery {
+                nursery::counts(-(mi::mi_usable_size(block) as isize));
+            }
+            mi::mi_free(block)
+        },
         Owner::Large(_) => {
             large::free(block as usize);
         }
@@ -161,9 +178,18 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: allocated by glibc.
         Owner::Libc => return unsafe { __libc_realloc(block, size) },
         Owner::Mimalloc if !working_for_pager && size < LARGE_MIN => {
-            nursery::resizes_block(size);
+            if runtime::phase() == Phase::Nursery {
+                nursery::allocates(size);
+            }
             // SAFETY: allocated by mimalloc; it remains so while it is small.
-            return unsafe { mi::mi_realloc(block, size.max(ALIGN_MIN)) };
+            return unsafe {
+                let before = mi::mi_usable_size(block);
+                let new = mi::mi_realloc(block, size.max(ALIGN_MIN));
+                if !new.is_null() {
+                    count_early(new, before);
+                }
+                new
+            };
         }
         Owner::Large(len) if !working_for_pager && size > len / 2 => {
             return large::resize(block as usize, len, size)

@@ -10,7 +10,11 @@
 //! - The thread may have little stack left, so the start has a stack of its own.
 //! - Locks of the C library may be held by other threads, which may even wait for the start. So it
 //!   takes none: what needs them was prepared by the constructor.
+//! - The caller may hold such a lock itself, and a thread that forks may wait for it. So nobody waits
+//!   for a fork longer than forks usually take: the start is put off until the next call.
 //! - A thread that only allocates does not wait while another one starts the pager.
+//! - The size is counted from what was handed out, touched or not, because nothing is told when it is
+//!   touched later. `/proc` is not asked: its descriptor would be seen by other threads.
 //! - A child of `vfork` runs on its parent's memory, and starts nothing.
 //! - A process that is about to lose rights which the start needs has its pager started before.
 #![allow(unsafe_code)]
@@ -18,7 +22,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, Ordering};
 
 use hiroma_far::Config;
 use hiroma_far::nursery::Nursery;
@@ -33,17 +37,24 @@ use crate::{export_limits, internal, scope, sys};
 const NURSERY_BYTES: usize = 128 << 20;
 /// mimalloc's segments are multiples of this.
 const ALIGN: usize = 32 << 20;
-/// How much a thread allocates between two looks at how large the process is.
-const STEP_MIN: usize = 64 << 10;
-const STEP_MAX: usize = 1 << 20;
+/// A thread adds up this many bytes before it tells the others.
+const STEP: isize = 64 << 10;
+/// How often a thread looks at most whether another one has forked, 50 us apart at least. A clock may
+/// not be there.
+const FORK_LOOKS_MAX: u32 = 2000;
+/// Failures that may pass, until a process goes on without a pager.
+const PUT_OFF_MAX: u32 = 1000;
+/// A thread that is slower than others starts the pager only when the process has so many times the
+/// size at which it should.
+const SLOW_FACTOR: usize = 4;
+/// How much a thread takes, whatever it gives back, between two looks at how many pages are in use:
+/// blocks that stay may keep many.
+const PAGES_STEP: usize = 4 << 20;
 
 /// What the start needs.
 struct Prepared {
     config: Config,
     nursery: Nursery,
-    is_first: bool,
-    /// Bytes of private memory that the process had mapped when it began.
-    mapped_bytes: usize,
 }
 
 static PREPARED: OnceLock<Prepared> = OnceLock::new();
@@ -51,9 +62,17 @@ static PREPARED: OnceLock<Prepared> = OnceLock::new();
 static OWNER: AtomicU32 = AtomicU32::new(0);
 static IS_STARTING: AtomicBool = AtomicBool::new(false);
 
+/// Usable bytes of the blocks that are handed out.
+static HANDED_OUT: AtomicIsize = AtomicIsize::new(0);
+static EARLY: Early = Early::new();
+/// Starts that have failed for a reason that may pass.
+static PUT_OFF: AtomicU32 = AtomicU32::new(0);
+
 thread_local! {
-    /// How much the thread may still allocate before it looks again.
-    static LEFT: Cell<usize> = const { Cell::new(0) };
+    /// What the thread has handed out, less what it has taken back, since it told so.
+    static UNTOLD: Cell<isize> = const { Cell::new(0) };
+    /// What it has handed out since it looked at pages.
+    static TAKEN: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Prepares for a late start. Returns false if the pager must start now.
@@ -77,13 +96,12 @@ pub fn prepare(config: &Config, is_first: bool) -> bool {
             std::ptr::null_mut(),
         )
     };
-    let Some([_, mapped, _]) = sys::memory().filter(|_| is_taken) else {
+    if !is_taken {
         // It stays reserved: mimalloc may use a part of it.
         std::mem::forget(nursery);
         return false;
-    };
-    let _ =
-        PREPARED.set(Prepared { config: config.clone(), nursery, is_first, mapped_bytes: mapped });
+    }
+    let _ = PREPARED.set(Prepared { config: config.clone(), nursery });
     OWNER.store(std::process::id(), Ordering::Relaxed);
     true
 }
@@ -97,66 +115,112 @@ pub fn arena() -> (usize, usize) {
 pub fn is_mine() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
     IS_STARTING.store(false, Ordering::Relaxed);
+    EARLY.is_placing.store(false, Ordering::Relaxed);
+    CHANGING.store(0, Ordering::Relaxed);
 }
 
 /// Called before `bytes` are allocated while there is no pager.
 pub fn allocates(bytes: usize) {
-    let bytes = bytes.max(16);
-    let left = LEFT.get();
-    if bytes < left {
-        LEFT.set(left - bytes);
-    } else {
+    // Smaller blocks are counted when they are there.
+    if bytes as isize >= STEP {
         look(bytes);
     }
 }
 
-/// Called before a block is given `bytes`.
+/// Blocks with so many usable bytes more, or fewer, are handed out while there is no pager.
 #[inline]
-pub fn resizes_block(bytes: usize) {
-    if runtime::phase() == Phase::Nursery {
-        allocates(bytes);
+pub fn counts(bytes: isize) {
+    let untold = UNTOLD.get() + bytes;
+    UNTOLD.set(untold);
+    let taken = TAKEN.get() + bytes.max(0) as usize;
+    TAKEN.set(taken);
+    if untold.abs() >= STEP || taken >= PAGES_STEP {
+        tell();
     }
 }
 
 #[cold]
+fn tell() {
+    HANDED_OUT.fetch_add(UNTOLD.replace(0), Ordering::Relaxed);
+    if TAKEN.get() >= PAGES_STEP {
+        TAKEN.set(0);
+        let resident = PREPARED.get().map_or(0, |it| sys::resident_bytes(it.nursery.memory()));
+        let blocks = HANDED_OUT.load(Ordering::Relaxed).max(0) as usize;
+        look(resident.saturating_sub(blocks));
+    } else {
+        look(0);
+    }
+}
+
+/// Whether the process is small, also with `bytes` more.
+fn is_small(prepared: &Prepared, bytes: usize) -> bool {
+    used(bytes) <= prepared.config.manage_from_bytes as usize
+}
+
+fn used(more: usize) -> usize {
+    let blocks = HANDED_OUT.load(Ordering::Relaxed).max(0) as usize;
+    EARLY.bytes().saturating_add(blocks).saturating_add(more)
+}
+
+#[cold]
 fn look(bytes: usize) {
-    LEFT.set(STEP_MIN);
     if runtime::phase() != Phase::Nursery || scope::is_internal() {
         return;
     }
     let Some(prepared) = PREPARED.get() else { return };
-    let errno = sys::errno();
-    let most = prepared.config.manage_from_bytes as usize;
-    // Where /proc cannot be read, the size is unknown.
-    let used = sys::memory().map_or(usize::MAX, |[_, _, used]| used);
-    match most.checked_sub(used.saturating_add(bytes)) {
-        Some(room) => LEFT.set((room / 2).clamp(STEP_MIN, STEP_MAX)),
-        None => start(false),
+    if is_small(prepared, bytes) {
+        return;
     }
-    sys::set_errno(errno);
+    let most = SLOW_FACTOR * prepared.config.manage_from_bytes as usize;
+    if used(bytes) > most || !Nursery::is_slow_thread() {
+        start(false);
+    }
 }
 
 /// Early mappings: memory that the process has mapped while it has no pager, in whole extents of
-/// the arena behind the nursery.
-#[derive(Clone, Copy)]
-pub struct Early([(usize, usize); EARLY_MAX]);
+/// the arena behind the nursery. A word each, so that a child of a fork has each of them whole:
+/// number of the first page, and number of pages, in the lower bits.
+pub struct Early {
+    words: [AtomicU64; EARLY_MAX],
+    /// A thread looks for room.
+    is_placing: AtomicBool,
+}
 
 /// A process with more of them gets its pager.
 const EARLY_MAX: usize = 64;
+/// Bits of a number of pages.
+const PAGES_BITS: u32 = 24;
+
+fn word(start: usize, len: usize) -> u64 {
+    ((start / PAGE) as u64) << PAGES_BITS | (len / PAGE) as u64
+}
 
 impl Early {
-    pub const fn new() -> Early {
-        Early([(0, 0); EARLY_MAX])
+    const fn new() -> Early {
+        let words = [const { AtomicU64::new(0) }; EARLY_MAX];
+        Early { words, is_placing: AtomicBool::new(false) }
     }
 
     /// The ranges.
     fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
-        self.0.iter().filter(|(_, len)| *len > 0).map(|&(start, len)| start..start + len)
+        let words = self.words.iter().map(|word| word.load(Ordering::Acquire));
+        words.filter(|word| *word != 0).map(|word| {
+            let start = (word >> PAGES_BITS) as usize * PAGE;
+            start..start + (word & ((1 << PAGES_BITS) - 1)) as usize * PAGE
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        self.ranges().map(|range| range.len()).sum()
     }
 
     /// Finds room for `len` bytes in `area`, in front of which nothing is free.
-    fn place(&mut self, len: usize, area: Range<usize>) -> Option<usize> {
-        let slot = self.0.iter().position(|(_, len)| *len == 0)?;
+    fn place(&self, len: usize, area: Range<usize>) -> Option<usize> {
+        if len / PAGE >= 1 << PAGES_BITS || self.is_placing.swap(true, Ordering::Acquire) {
+            // Another thread is at it: the kernel maps this one.
+            return None;
+        }
+        let slot = self.words.iter().find(|word| word.load(Ordering::Acquire) == 0);
         let mut start = area.start;
         while let Some(other) = self
             .ranges()
@@ -165,13 +229,24 @@ impl Early {
             start = other.end.next_multiple_of(EXTENT);
         }
         let fits = start.checked_add(len).is_some_and(|end| end <= area.end);
-        fits.then(|| self.0[slot] = (start, len)).map(|()| start)
+        let placed = slot.filter(|_| fits).map(|slot| {
+            slot.store(word(start, len), Ordering::Release);
+            start
+        });
+        self.is_placing.store(false, Ordering::Release);
+        placed
     }
 
-    /// Removes a range if it is one of them.
-    fn remove(&mut self, start: usize, len: usize) -> bool {
-        let slot = self.0.iter_mut().find(|slot| **slot == (start, len) && len > 0);
-        slot.map(|slot| *slot = (0, 0)).is_some()
+    /// Whether a range is one of them.
+    fn has(&self, start: usize, len: usize) -> bool {
+        len > 0 && self.ranges().any(|range| range == (start..start + len))
+    }
+
+    /// Removes a range.
+    fn remove(&self, start: usize, len: usize) {
+        let all = self.words.iter();
+        let is_it = |at: &&AtomicU64| at.load(Ordering::Acquire) == word(start, len);
+        all.filter(is_it).for_each(|at| at.store(0, Ordering::Release));
     }
 }
 
@@ -193,41 +268,64 @@ pub fn maps(plan: &MapPlan) -> Option<usize> {
 
 fn map_early(len: usize) -> Option<usize> {
     let prepared = PREPARED.get()?;
-    let mapped = sys::memory().map_or(usize::MAX, |[_, mapped, _]| mapped);
-    let early = mapped.saturating_sub(prepared.mapped_bytes);
-    if early.saturating_add(len) > prepared.config.manage_from_bytes as usize {
+    let (len, _calls) = (len.checked_next_multiple_of(PAGE)?, Changing::begin()?);
+    if len == 0 || !is_small(prepared, len) {
         return None;
     }
     let (base, arena_len) = prepared.nursery.arena();
-    let mask = sys::block_signals();
-    let start = {
-        let mut early = runtime::without_forks();
-        let area = prepared.nursery.memory().end..base + arena_len;
-        let start = (runtime::phase() == Phase::Nursery).then(|| early.place(len, area)).flatten();
-        start.filter(|&start| {
-            let is_open = prepared.nursery.open(start, len).is_ok();
-            is_open || !early.remove(start, len)
-        })
-    };
-    sys::restore_signals(mask);
-    start
+    let area = prepared.nursery.memory().end..base + arena_len;
+    EARLY.place(len, area).filter(|&start| {
+        let is_open = prepared.nursery.open(start, len).is_ok();
+        if !is_open {
+            EARLY.remove(start, len);
+        }
+        is_open
+    })
 }
 
 /// Unmaps an early mapping. Returns false if the range is something else.
 pub fn unmaps(start: usize, len: usize) -> bool {
     let Some(prepared) = PREPARED.get() else { return false };
     let Some(len) = len.checked_next_multiple_of(PAGE) else { return false };
-    let mask = sys::block_signals();
-    let is_early = {
-        let mut early = runtime::without_forks();
-        let is_early = runtime::phase() == Phase::Nursery && early.remove(start, len);
-        if is_early {
-            prepared.nursery.close(start, len);
-        }
-        is_early
-    };
-    sys::restore_signals(mask);
+    let Some(_calls) = Changing::begin() else { return false };
+    let is_early = EARLY.has(start, len);
+    if is_early {
+        // First: in a child of a fork in between it must not be free and have content.
+        prepared.nursery.close(start, len);
+        EARLY.remove(start, len);
+    }
     is_early
+}
+
+/// Calls that change early mappings, which the start waits for.
+struct Changing(u64);
+
+static CHANGING: AtomicU32 = AtomicU32::new(0);
+
+impl Changing {
+    /// Waits while a pager is being started. `None`: the process has one.
+    fn begin() -> Option<Changing> {
+        loop {
+            let mask = sys::block_signals();
+            CHANGING.fetch_add(1, Ordering::SeqCst);
+            let changing = Changing(mask);
+            if runtime::phase() != Phase::Nursery {
+                return None;
+            }
+            if !IS_STARTING.load(Ordering::SeqCst) {
+                return Some(changing);
+            }
+            drop(changing);
+            sys::nap();
+        }
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        CHANGING.fetch_sub(1, Ordering::SeqCst);
+        sys::restore_signals(self.0);
+    }
 }
 
 /// Starts the pager, if the process has none yet but may have one.
@@ -246,14 +344,17 @@ fn start(waits: bool) {
     let Some(prepared) = PREPARED.get() else { return };
     let errno = sys::errno();
     let mask = sys::block_signals();
-    if !IS_STARTING.swap(true, Ordering::Acquire) {
-        if let Some(early) = alone(waits).filter(|_| runtime::phase() == Phase::Nursery) {
+    if !IS_STARTING.swap(true, Ordering::SeqCst) {
+        if let Some(_alone) = alone(waits).filter(|_| runtime::phase() == Phase::Nursery) {
+            while CHANGING.load(Ordering::SeqCst) > 0 {
+                sys::nap();
+            }
             let _scope = scope::internal_scope();
-            start_here(prepared, &early);
+            start_here(prepared);
         }
-        IS_STARTING.store(false, Ordering::Release);
+        IS_STARTING.store(false, Ordering::SeqCst);
     } else {
-        while waits && runtime::phase() == Phase::Nursery && IS_STARTING.load(Ordering::Acquire) {
+        while waits && runtime::phase() == Phase::Nursery && IS_STARTING.load(Ordering::SeqCst) {
             sys::nap();
         }
     }
@@ -261,25 +362,39 @@ fn start(waits: bool) {
     sys::set_errno(errno);
 }
 
-/// Keeps forks away. A thread that only allocates may hold a lock that a fork waits for.
-fn alone(waits: bool) -> Option<sys::Held<'static, Early>> {
-    if waits { Some(runtime::without_forks()) } else { runtime::without_forks_now() }
+/// Keeps forks away. A thread that only allocates does not wait for one; others do, but the fork may
+/// wait for a lock that the caller holds.
+fn alone(waits: bool) -> Option<sys::Held<'static, ()>> {
+    for _ in 0..FORK_LOOKS_MAX {
+        let held = runtime::without_forks_now();
+        if held.is_some() || !waits {
+            return held;
+        }
+        sys::nap();
+    }
+    None
 }
 
-fn start_here(prepared: &Prepared, early: &Early) {
-    export_limits::before_start();
+fn start_here(prepared: &Prepared) {
+    export_limits::before_late_start();
     let config = prepared.config.clone();
-    let nursery = prepared.nursery.with(early.ranges());
+    let nursery = prepared.nursery.with(EARLY.ranges());
     match hiroma_far::Pager::start_late(config, nursery) {
-        Ok(pager) => runtime::has_pager(pager),
-        Err(error) => runtime::stays_without_pager(prepared.is_first, &error.to_string()),
+        Ok(pager) => {
+            export_limits::after_late_start(pager.own_bytes());
+            runtime::has_pager(pager);
+        }
+        Err(error)
+            if error.is_passing() && PUT_OFF.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MAX => {}
+        Err(error) => runtime::stays_without_pager(&error.to_string()),
     }
 }
 
-/// Whether a block that is not in the arena is mimalloc's: without a pager it maps memory itself.
+/// Whether a block that is not in the arena is mimalloc's: without a pager, and where the nursery
+/// is full and the pager cannot start, it maps memory itself.
 pub fn is_on_heap(block: usize) -> bool {
     // SAFETY: only compares the address with mimalloc's table.
-    runtime::phase() == Phase::Unmanaged
+    !matches!(runtime::phase(), Phase::Early | Phase::PassThrough)
         && !internal::contains(block)
         && unsafe { mi::mi_is_in_heap_region(block as *const _) }
 }

@@ -19,7 +19,6 @@ use hiroma_far::Pager;
 use hiroma_far::config::{CONFIG_ENV, Config};
 use hiroma_units::PAGE;
 
-use crate::nursery::Early;
 use crate::scope::{self, internal_scope};
 use crate::{
     errors, export_exec, export_limits, internal, large, libc_state, mimalloc, nursery, sys,
@@ -144,7 +143,7 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     hiroma_far::hooks::set_heap(internal::bytes);
     let is_limited = export_limits::before_start();
     if !is_limited && nursery::prepare(&config, is_first) {
-        export_limits::after_preparing();
+        export_limits::note_use();
         let (start, len) = nursery::arena();
         has_arena(start, len);
         PHASE.store(Phase::Nursery as u8, Ordering::Release);
@@ -193,18 +192,17 @@ fn has_arena(start: usize, len: usize) {
     ARENA_END.store(start + len, Ordering::Relaxed);
 }
 
-/// Keeps forks away until the result is dropped.
-pub fn without_forks() -> sys::Held<'static, Early> {
-    FORKING.lock()
-}
-
-/// The same, if no thread is forking.
-pub fn without_forks_now() -> Option<sys::Held<'static, Early>> {
+/// Keeps forks away until the result is dropped, if no thread is forking.
+pub fn without_forks_now() -> Option<sys::Held<'static, ()>> {
     FORKING.try_lock()
 }
 
 /// The pager has started.
 pub fn has_pager(pager: Pager) {
+    // A late one has accounted for its use already.
+    if phase() != Phase::Nursery {
+        export_limits::note_use();
+    }
     let mapped_max = export_limits::after_start();
     if mapped_max != usize::MAX {
         pager.set_mapped_max(mapped_max);
@@ -213,11 +211,9 @@ pub fn has_pager(pager: Pager) {
     PHASE.store(Phase::Managed as u8, Ordering::Release);
 }
 
-/// The pager of a process that has outgrown its nursery could not start.
-pub fn stays_without_pager(is_first: bool, reason: &str) {
-    if is_first {
-        give_up(reason);
-    }
+/// The pager of a process that has outgrown its nursery could not start. What it has done so far is
+/// worth more than its limit.
+pub fn stays_without_pager(reason: &str) {
     sys::say(&format!(
         "hiroma: process {} runs without far memory from now on: {reason}",
         std::process::id()
@@ -274,8 +270,8 @@ thread_local! {
     static MASK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Serializes forks, and changes of what a child without a pager has a copy of.
-static FORKING: sys::Lock<Early> = sys::Lock::new(Early::new());
+/// Serializes forks, and the start of a pager.
+static FORKING: sys::Lock<()> = sys::Lock::new(());
 /// Addresses that a fork touches while the pager is stopped. Not on the heap, because allocating
 /// there takes a lock.
 static KEEP: [AtomicUsize; 128 << 10] = [const { AtomicUsize::new(0) }; 128 << 10];

@@ -333,9 +333,10 @@ impl<T> Drop for Held<'_, T> {
     }
 }
 
-/// Sizes in bytes of the process's address space, of its writable private part, and of its own
-/// pages in memory. `None`: `/proc` cannot be read.
-pub fn memory() -> Option<[usize; 3]> {
+/// Sizes in bytes of the process's address space, and of its writable private part. `None`: `/proc`
+/// cannot be read. Other threads of the program can see the descriptor: only for its start, and for
+/// programs that limit themselves.
+pub fn memory() -> Option<[usize; 2]> {
     let mut text = [0_u8; 128];
     let name = c"/proc/self/statm".as_ptr() as usize;
     // SAFETY: the kernel writes to our buffer; the descriptor is this function's own.
@@ -351,8 +352,26 @@ pub fn memory() -> Option<[usize; 3]> {
     for (field, pages) in fields.iter_mut().zip(text.split_ascii_whitespace()) {
         *field = pages.parse::<usize>().ok()? * hiroma_units::PAGE;
     }
-    let [size, resident, shared, _, _, data] = fields;
-    Some([size, data, resident.saturating_sub(shared)])
+    let [size, _, _, _, _, data] = fields;
+    Some([size, data])
+}
+
+/// Bytes of a range that are in memory.
+pub fn resident_bytes(range: std::ops::Range<usize>) -> usize {
+    let mut pages = 0;
+    let mut seen = [0_u8; 4096];
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(seen.len() * hiroma_units::PAGE);
+        let args = [at, len, seen.as_mut_ptr() as usize, 0, 0, 0];
+        // SAFETY: the kernel writes a byte for each page to our buffer, which is large enough.
+        if unsafe { call(libc::SYS_mincore, args) }.is_ok() {
+            let count = len / hiroma_units::PAGE;
+            pages += seen[..count].iter().filter(|page| **page & 1 == 1).count();
+        }
+        at += len;
+    }
+    pages * hiroma_units::PAGE
 }
 
 /// Sleeps for a moment.

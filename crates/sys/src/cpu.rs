@@ -57,6 +57,12 @@ impl Cpus {
         self
     }
 
+    /// Restricts the calling thread to these processors.
+    pub fn confine_this(&self) {
+        // Where that is not allowed, it stays as it was.
+        let _ = sched_setaffinity(None::<Pid>, &self.0);
+    }
+
     /// Restricts a thread to these processors. False if that is not allowed, or the thread has
     /// ended.
     pub fn confine(&self, thread: ThreadId) -> bool {
@@ -70,7 +76,13 @@ fn set_class(thread: ThreadId, class: i32) -> bool {
     unsafe { libc::sched_setscheduler(thread.0 as i32, class, &param) == 0 }
 }
 
-fn is_normal_class() -> bool {
+/// Makes the calling thread a normal one.
+pub fn be_normal_class() {
+    set_class(ThreadId(0), libc::SCHED_OTHER);
+}
+
+/// Whether the calling thread is a normal one.
+pub fn is_normal_class() -> bool {
     // SAFETY: reads the class of the calling thread.
     unsafe { libc::sched_getscheduler(0) == libc::SCHED_OTHER }
 }

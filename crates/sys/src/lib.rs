@@ -2,6 +2,7 @@
 //!
 //! Every module that contains `unsafe` states its contract at its head.
 
+pub mod attributes;
 mod bpf;
 pub mod codec;
 pub mod cpu;
