@@ -10,6 +10,10 @@
 //! cluster is used or nothing. It does not depend on the size in which pages move now, as numbers
 //! of faults would. It is measured for each extent, and within all of them for those of which too
 //! little is known.
+//!
+//! Pages that have come since the last read say nothing. Where nearly all have, because whole
+//! clusters come and go faster than accessed bits are read, nothing can be learned as long as
+//! clusters move; so what is known ages, and sectors move one by one until more is known.
 
 use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::FxHashMap;
@@ -27,6 +31,12 @@ const ALL_PAIRS_MAX: i64 = 1 << 14;
 const HOT: u64 = 960;
 /// Clusters move whole where the correlation, of 256, is at least this.
 const WORTH: i64 = 128;
+/// Resident pages of which it is known whether they could be judged, at most: older ones count half.
+const SIGHT_MAX: u64 = 1 << 14;
+/// Where fewer than one in so many of them could be judged, nothing is learned.
+const SIGHT_MIN_PART: u64 = 8;
+/// What is known of all extents loses one in so many when pages of one could not be judged.
+const AGEING: i64 = 1024;
 /// First touches that a first touch is compared with.
 const RECENT: usize = 16;
 /// First touches that are remembered, at most: older ones count half.
@@ -66,11 +76,15 @@ impl Use {
         self.beside += more.beside;
         self.used_beside += more.used_beside;
         if self.resident > EXTENT_PAGES_MAX {
-            self.resident /= 2;
-            self.used /= 2;
-            self.beside /= 2;
-            self.used_beside /= 2;
+            self.halve();
         }
+    }
+
+    fn halve(&mut self) {
+        self.resident /= 2;
+        self.used /= 2;
+        self.beside /= 2;
+        self.used_beside /= 2;
     }
 
     /// The share of the resident pages that were used, of 1024.
@@ -106,12 +120,19 @@ struct Known {
     is_worth: Option<bool>,
 }
 
+fn count(pages: &PageBits) -> u64 {
+    pages.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
 /// See the module's head.
 #[derive(Clone, Debug)]
 pub struct Clusters {
     pairs_min: u32,
     all: Excess,
     is_worth: bool,
+    /// Resident pages at reads, and those of them that could be judged.
+    present: u64,
+    judged: u64,
     extents: FxHashMap<ExtentNo, Known>,
     /// Pages that became resident after the last read. Their accessed bits are set by that.
     admitted: FxHashMap<ExtentNo, PageBits>,
@@ -135,6 +156,8 @@ impl Clusters {
             pairs_min,
             all: Excess::default(),
             is_worth: true,
+            present: 0,
+            judged: 0,
             extents: FxHashMap::default(),
             admitted: FxHashMap::default(),
             recent: [u64::MAX / 2; RECENT],
@@ -160,10 +183,16 @@ impl Clusters {
     /// are to move one by one.
     pub fn read(&mut self, extent: ExtentNo, used: &PageBits, resident: &PageBits) -> bool {
         let admitted = self.admitted.remove(&extent).unwrap_or_default();
+        let present = count(resident);
         let resident: PageBits = std::array::from_fn(|at| resident[at] & !admitted[at]);
         let used = std::array::from_fn(|at| used[at] & resident[at]);
         let seen = Use::new(&used, &resident);
+        let is_blind = self.sees(present, seen.resident);
         let state = self.extents.entry(extent).or_default();
+        if seen.resident * SIGHT_MIN_PART < present {
+            state.seen.halve();
+            state.is_worth = None;
+        }
         state.seen.add(seen);
         let usual = state.seen.usual();
         let excess = Excess::of(seen, usual);
@@ -178,10 +207,27 @@ impl Clusters {
         if let Some(correlation) = known.or(is_hot.then_some(0)) {
             state.is_worth = Some(correlation >= WORTH);
         }
-        if let Some(correlation) = self.all.correlation(self.pairs_min) {
-            self.is_worth = correlation >= WORTH;
+        match self.all.correlation(self.pairs_min) {
+            Some(correlation) => self.is_worth = correlation >= WORTH,
+            None if is_blind => self.is_worth = false,
+            None => {}
         }
         state.is_worth == Some(false)
+    }
+
+    /// Of `present` pages of an extent `judged` could be judged. Returns whether hardly any can.
+    fn sees(&mut self, present: u64, judged: u64) -> bool {
+        self.present += present;
+        self.judged += judged;
+        if self.present > SIGHT_MAX {
+            (self.present, self.judged) = (self.present / 2, self.judged / 2);
+        }
+        let is_blind = self.present > SIGHT_MAX / 4 && self.judged * SIGHT_MIN_PART < self.present;
+        if is_blind {
+            self.all.used -= self.all.used / AGEING;
+            self.all.possible -= self.all.possible / AGEING;
+        }
+        is_blind
     }
 
     /// A first touch of a sector.
@@ -307,6 +353,31 @@ mod tests {
             clusters.read(ExtentNo(0), &used, &ALL);
         }
         assert!(!clusters.moves_whole(0));
+    }
+
+    #[test]
+    fn what_comes_and_goes_between_reads_moves_alone() {
+        // As it begins, and after it was seen that clusters are used whole.
+        for known in [0, 40] {
+            let (mut clusters, mut numbers) = (Clusters::default(), Rng::new(7));
+            for round in 0..known {
+                clusters.read(ExtentNo(round % 4), &whole(&mut numbers, 64), &ALL);
+            }
+            assert!(clusters.moves_whole(0));
+            for round in 0..20_000 {
+                let extent = round % 64;
+                (0..PAGES_PER_EXTENT as u64 / CLUSTER).for_each(|at| {
+                    clusters.admitted(BlockId::new(first_of(extent) + at * CLUSTER, 3));
+                });
+                clusters.read(ExtentNo(extent), &ALL, &ALL);
+            }
+            assert!(!clusters.moves_whole(0), "{known}");
+            // Then pages stay longer, and it is seen again.
+            for round in 0..40 {
+                clusters.read(ExtentNo(round % 4), &whole(&mut numbers, 64), &ALL);
+            }
+            assert!(clusters.moves_whole(0), "{known}");
+        }
     }
 
     #[test]
