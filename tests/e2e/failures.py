@@ -190,6 +190,16 @@ def store_full(bench, kind):
     sweep.ends_with_store_failure(120, word)
 
 
+def full_until_another_ends(bench):
+    """A server that is full has room again when another program is killed: nobody fails who waits a moment."""
+    _, store = bench.serve(memory="256M")
+    first = Sweep(bench, 208, 48, ["--store", store]).filled()
+    second = Sweep(bench, 208, 48, ["--store", store])
+    wait_for(lambda: second.alive() or "Waiting up to" in second.errors(), 60, "the second program waits for room")
+    os.kill(first.pid(), signal.SIGKILL)
+    second.filled().ends_right()
+
+
 def one_of_two_killed(bench):
     """Half of the memory is on a server that dies: the other one cannot make up for it."""
     (_, stays), (dies, lost) = bench.serve(), bench.serve()
@@ -341,6 +351,7 @@ TESTS = {
     "server-replaced": server_replaced,
     "server-stopped": server_stopped,
     **{f"full-{kind}": functools.partial(store_full, kind=kind) for kind in ["server", "compressed", "file"]},
+    "full-until-another-ends": full_until_another_ends,
     "full-disk": disk_full,
     "chain": chain_overflows,
     "one-of-two-killed": one_of_two_killed,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::vm;
 use hiroma_sys::wait;
@@ -14,6 +15,7 @@ use crate::control::Counter;
 use crate::core::Core;
 use crate::discard::By;
 use crate::extent::{Copy, flag};
+use crate::fatal;
 use crate::fetch::lost;
 use crate::live::Live;
 use crate::removal::OwnRemoval;
@@ -51,6 +53,12 @@ const TEND_EVERY: Duration = Duration::from_millis(50);
 const PUT_OFF: Duration = Duration::from_micros(500);
 /// Blocks that could not be evicted are retried after this time.
 const TRY_HELD_AGAIN: Duration = Duration::from_secs(1);
+/// How long a write waits for room. A server frees 2 s after a process was killed what it had there.
+const ROOM_PATIENCE: Duration = Duration::from_secs(5);
+/// A store that has no room is tried again after this time.
+const ROOM_RETRY: Duration = Duration::from_millis(5);
+/// A wait for room that takes longer is reported.
+const TOLD_AFTER: Duration = Duration::from_millis(500);
 /// Maximum bytes of write-backs in flight.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
 
@@ -233,29 +241,61 @@ impl Evicting {
         job.pending = 1;
         let mut at = 0;
         let mut locs = [Loc(0); 512];
-        while let Some((from, end)) = job.next_to_write(at, all) {
-            let buf = vm::lend(job.addr + from * sector_bytes, (end - from) * sector_bytes);
+        while let Some((from, end)) = self.jobs[index].next_to_write(at, all) {
+            let Job { addr, tier, .. } = self.jobs[index];
+            let buf = vm::lend(addr + from * sector_bytes, (end - from) * sector_bytes);
             let locs = &mut locs[..end - from];
-            let written = match job.tier {
+            let written = match tier {
                 Some(tier) => match self.channel.write_to(tier, Token(index as u64), buf, locs) {
                     // The block stays in its present store.
                     Err((_, StoreError::Full { .. })) if differing == 0 => break,
-                    Err((buf, StoreError::Full { .. })) => {
-                        self.channel.write(Token(index as u64), buf, locs)
-                    }
                     other => other,
                 },
                 None => self.channel.write(Token(index as u64), buf, locs),
             };
             match written {
-                Ok(()) => job.pending += 1,
+                Ok(()) => {}
+                Err((buf, StoreError::Full { .. })) => self.write_late(index, buf, locs),
                 Err((_, error)) => lost(&error),
             }
+            let job = &mut self.jobs[index];
+            job.pending += 1;
             job.written += (end - from) * sector_bytes;
             job.wrote(from, locs);
             at = end;
         }
         self.ended(index);
+    }
+
+    /// Starts a write when the store has room again: other processes end, a server returns, and
+    /// write-backs that complete free what they replace.
+    fn write_late(&mut self, index: usize, mut buf: FrameBuf, locs: &mut [Loc]) {
+        let start = Instant::now();
+        let patience = match fatal::is_model() {
+            true => Duration::ZERO,
+            false => self.core.lock().store.room_patience().unwrap_or(ROOM_PATIENCE),
+        };
+        let mut is_told = false;
+        loop {
+            match self.channel.write(Token(index as u64), buf, locs) {
+                Ok(()) => return,
+                Err((_, error @ StoreError::Full { .. })) if start.elapsed() >= patience => {
+                    lost(&error)
+                }
+                Err((back, error @ StoreError::Full { .. })) => {
+                    if !is_told && start.elapsed() > TOLD_AFTER {
+                        is_told = true;
+                        let seconds = patience.as_secs();
+                        fatal::warn(&format!("{error}. Waiting up to {seconds} s for room"));
+                    }
+                    buf = back;
+                }
+                Err((_, error)) => lost(&error),
+            }
+            if !self.poll() {
+                std::thread::sleep(ROOM_RETRY);
+            }
+        }
     }
 
     pub fn poll(&mut self) -> bool {

@@ -4,6 +4,7 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use hiroma_sys::frame::FrameBuf;
 use hiroma_units::{Bytes, Loc};
@@ -198,6 +199,10 @@ impl Store for ChainStore {
         let first = &self.shared.members[0];
         first.store.set_share(parts);
         first.reopen();
+    }
+
+    fn room_patience(&self) -> Option<Duration> {
+        self.shared.members.iter().filter_map(|member| member.store.room_patience()).max()
     }
 
     fn leave(&self) {

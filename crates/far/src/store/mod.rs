@@ -250,6 +250,11 @@ pub trait Store: Send + Sync {
         false
     }
 
+    /// How long it is worth waiting for room when it is full, if it knows.
+    fn room_patience(&self) -> Option<Duration> {
+        None
+    }
+
     /// The program has ended: what is stored elsewhere for it can be freed.
     fn leave(&self) {}
 

@@ -18,6 +18,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::table::LazyTable;
@@ -225,6 +226,10 @@ impl Store for SealedStore {
 
     fn awaits_room(&self) -> bool {
         self.inner.awaits_room()
+    }
+
+    fn room_patience(&self) -> Option<Duration> {
+        self.inner.room_patience()
     }
 
     fn leave(&self) {
