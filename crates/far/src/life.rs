@@ -177,6 +177,7 @@ impl Life {
                 "`ulimit -n` allows {most} open files, which are too few to fork: raise it, or use another store"
             ));
             let _ = self.listener.as_mut().map(Listener::turn_away);
+            let _core = self.core.lock();
             return self.forks.clear();
         }
         self.forks.iter_mut().for_each(|fork| fork.since = Instant::now());
@@ -216,8 +217,13 @@ impl Life {
                 network: network.as_ref().map(AsRawFd::as_raw_fd).or_else(network::kept),
                 numbers,
             };
-            if heir.give(&legacy).is_ok() {
-                self.children.push(Child { heir, _guard: fork.guard });
+            match heir.give(&legacy) {
+                Ok(()) => self.children.push(Child { heir, _guard: fork.guard }),
+                Err(_) => {
+                    // A fork must not copy a lock of the store that is held.
+                    let _core = self.core.lock();
+                    drop(fork);
+                }
             }
         }
     }

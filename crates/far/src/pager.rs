@@ -220,9 +220,19 @@ impl Pager {
     fn start_fault_thread(&self, live: &Arc<Live>, store: &Arc<dyn Store>) -> guard::Start {
         let (core, live, store) = (self.core.clone(), live.clone(), store.clone());
         Box::new(move |index| {
+            // A fork waits for it: it must not copy a lock of the store that is held.
+            {
+                let mut core = core.lock();
+                if core.quiesce {
+                    return false;
+                }
+                core.in_flight += 1;
+            }
+            let opened = store.open(Purpose::Read);
+            core.lock().in_flight -= 1;
             // A store that has no connection left fails here; then a single fault thread must
             // suffice.
-            let Ok(channel) = store.open(Purpose::Read) else { return false };
+            let Ok(channel) = opened else { return false };
             let (core, thread_live) = (core.clone(), live.clone());
             let is_there = host::spawn(c"hiroma-fault", move || {
                 Faulting::new(index, core, thread_live, channel).run()
