@@ -69,8 +69,10 @@ struct Follow {
 /// The processor of the faulting thread is checked once in this many faults.
 const FOLLOW_EVERY: u32 = 128;
 /// A yielding fault thread runs when the faulting thread sleeps, and finds the next fault already
-/// queued. If it has to wait for this many faults in a row, the two are on different processors.
-const APART_MAX: u32 = 2;
+/// queued. If it has to wait for it after so many faults in a row, the two are on different
+/// processors. Where that lasts, faults of several threads alternate, and looking does not help:
+/// it is done after 1, 3, 7, 15, ... such faults.
+const APART_MIN: u32 = 1;
 /// How long the thread polls a store before it sleeps until there is an answer: most answers come
 /// sooner than a sleep and a wakeup take.
 const STORE_LOOK: Nanos = Nanos(200_000);
@@ -430,7 +432,8 @@ impl Follow {
         self.faults = self.faults.wrapping_add(1);
         self.apart = if std::mem::take(&mut self.slept) { self.apart + 1 } else { 0 };
         let due = if yielding.is_on() {
-            self.apart % APART_MAX == APART_MAX - 1
+            self.apart >= APART_MIN
+                && ((self.apart + 1).is_power_of_two() || self.apart % FOLLOW_EVERY == 0)
         } else {
             self.faults % FOLLOW_EVERY == 1
         };
