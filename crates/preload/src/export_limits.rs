@@ -206,7 +206,7 @@ fn each_set(soft: impl Fn(&Limit, u64) -> u64) {
 /// As in C.
 pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result<(), Errno> {
     let ours = pid == 0 || pid == std::process::id() as i32;
-    let is_felt = resource == libc::RLIMIT_NOFILE as usize
+    let is_felt = [libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC].contains(&(resource as u32))
         || LIMITS.iter().any(|limit| limit.resource == resource);
     if ours && new != 0 && is_felt {
         nursery::start_now();

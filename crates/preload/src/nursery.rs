@@ -323,7 +323,8 @@ impl Changing {
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        CHANGING.fetch_sub(1, Ordering::SeqCst);
+        let less = |count: u32| count.checked_sub(1);
+        let _ = CHANGING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
         sys::restore_signals(self.0);
     }
 }
@@ -346,7 +347,11 @@ fn start(waits: bool) {
     let mask = sys::block_signals();
     if !IS_STARTING.swap(true, Ordering::SeqCst) {
         if let Some(_alone) = alone(waits).filter(|_| runtime::phase() == Phase::Nursery) {
-            while CHANGING.load(Ordering::SeqCst) > 0 {
+            // A process that shares this memory may have been killed in such a call.
+            for _ in 0..FORK_LOOKS_MAX {
+                if CHANGING.load(Ordering::SeqCst) == 0 {
+                    break;
+                }
                 sys::nap();
             }
             let _scope = scope::internal_scope();
