@@ -11,7 +11,7 @@ pub const PIECES_MAX: usize = 16;
 /// A block consists of [`Scheme::pieces`], at a member each, of which any [`Scheme::needed`] give
 /// it back. With copies one is needed, and each is the block; otherwise it is cut into as many
 /// pieces as are needed, and the others, the *parity*, are computed from these.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Scheme {
     data: u8,
     parity: u8,

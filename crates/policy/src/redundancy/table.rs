@@ -91,7 +91,7 @@ impl Census {
 }
 
 /// The table. About `14 + 5 * pieces` bytes for each block.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Table {
     scheme: Scheme,
     pieces: usize,
