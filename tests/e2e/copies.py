@@ -16,13 +16,14 @@ STALL_MAX_S = 1.0
 class Servers:
     """Servers on loopback, and the option that names them."""
 
-    def __init__(self, bench, count, memory="512M", pool=False):
+    def __init__(self, bench, count, memory="512M", pool=False, labels=()):
         self.bench, self.memory = bench, memory
         self.processes, self.ports = [], []
-        for _ in range(count):
+        for number in range(count):
             # Each finds the others by the first one.
             join = ["--join", f"127.0.0.1:{self.ports[0]}"] if pool and self.ports else []
-            process, store = bench.serve(memory=memory, options=join)
+            label = ["--label", labels[number]] if labels else []
+            process, store = bench.serve(memory=memory, options=join + label)
             self.processes.append(process)
             self.ports.append(int(store.rsplit(":", 1)[1]))
 
@@ -199,6 +200,37 @@ def known(bench, servers):
     return len(json.loads(told.output)["members"]) if told.code == 0 else 0
 
 
+def racks_apart(bench):
+    """The two copies of a block are in different racks, of which one fails as a whole."""
+    servers = Servers(bench, 4, pool=True, labels=["rack=r1", "rack=r1", "rack=r2", "rack=r2"])
+    wait_for(lambda: known(bench, servers) == 4, 60, "the members know each other")
+    pool = ["--pool", f"127.0.0.1:{servers.ports[3]}", "--copies", "2", "--apart"]
+    sweep = Sweep(bench, 192, 48, [*pool, "rack"]).filled()
+    for at in [0, 1]:
+        servers.kill(at)
+    time.sleep(2)
+    sweep.ends_right()
+    unknown = Sweep(bench, 192, 48, [*pool, "row"], rounds=1)
+    want(unknown.ends(60) == 2 and "--label row=" in unknown.errors(), f"a label that nobody has: {unknown.errors()[-400:]}")
+
+
+def members_that_join(bench):
+    """Members that joined after the program began take the places of those that die."""
+    servers = Servers(bench, 2, pool=True)
+    sweep = Sweep(bench, 192, 48, ["--pool", f"127.0.0.1:{servers.ports[0]}", "--copies", "2"]).filled()
+    for number in [2, 3]:
+        process, store = bench.serve(memory="512M", options=["--join", f"127.0.0.1:{servers.ports[number - 1]}"])
+        servers.processes.append(process)
+        servers.ports.append(int(store.rsplit(":", 1)[1]))
+        said(sweep, f":{servers.ports[number]}", "has joined the pool")
+        servers.kill(number - 2)
+        said(sweep, f":{servers.ports[number - 2]}", "lost")
+        repaired(sweep)
+    # Only those that came later are left.
+    time.sleep(1)
+    sweep.ends_right()
+
+
 def server_drained(bench):
     return drained(bench, 4, ["--copies", "2"])
 
@@ -208,6 +240,8 @@ TESTS = {
     "copies-server-stopped": server_stopped,
     "copies-server-restarted": server_restarted,
     "copies-drained": server_drained,
+    "copies-apart": racks_apart,
+    "copies-joined": members_that_join,
     "copies-both-killed": both_killed,
     "copies-one-full": one_full,
     "copies-forks": forks,

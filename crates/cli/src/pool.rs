@@ -90,6 +90,8 @@ struct Entry {
 const LIMIT: Duration = Duration::from_secs(2);
 /// Members that are asked for their clients at the same time.
 const ASKED_AT_A_TIME: usize = 32;
+/// Members that are remembered as ways in.
+const WAYS_MAX: usize = 8;
 
 /// The contents of pool.toml.
 #[derive(Deserialize, Default)]
@@ -101,6 +103,7 @@ struct Saved {
 }
 
 /// Members to ask, and the key.
+#[derive(Clone)]
 pub struct Way {
     members: Vec<String>,
     pub key_file: Option<PathBuf>,
@@ -131,11 +134,26 @@ impl Way {
         key.map_err(|error| refuse(error.to_string()))
     }
 
+    /// Asks these members first from now on.
+    pub fn begin_with(&mut self, members: &[MemberView]) {
+        let alive = members.iter().filter(|member| member.health == Health::Alive);
+        let mut first: Vec<String> = alive.map(|member| member.address.to_string()).collect();
+        first.truncate(WAYS_MAX);
+        self.members.retain(|member| !first.contains(member));
+        self.members.truncate(WAYS_MAX);
+        self.members.splice(0..0, first);
+    }
+
     /// What the first member that answers knows of all.
     pub fn members(&self) -> Result<Vec<MemberView>> {
         let mut addrs = Vec::new();
         for member in &self.members {
-            addrs.extend(resolve(member).map_err(|error| refuse(format!("--pool {error}")))?);
+            match resolve(member) {
+                Ok(found) => addrs.extend(found),
+                // Another one may be enough.
+                Err(_) if self.members.len() > 1 => {}
+                Err(error) => return Err(refuse(format!("--pool {error}"))),
+            }
         }
         match ask_any(&addrs, self.key()?.as_ref(), &Request::Members, LIMIT) {
             Some(Ok(Answer::Members(members))) => Ok(members),

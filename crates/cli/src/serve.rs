@@ -83,8 +83,9 @@ pub struct Args {
     /// Become a member of the pool of these members; any of them is enough
     #[arg(long, value_name = "HOST:PORT[,...]", value_delimiter = ',')]
     join: Vec<String>,
-    /// Find members of the pool elsewhere: static:FILE (a HOST:PORT in each line), or
-    /// dns:NAME[:PORT] (a name with several addresses)
+    /// Find members of the pool elsewhere: static:FILE (a HOST:PORT in each line),
+    /// dns:NAME[:PORT] (a name with several addresses), or etcd://HOST[:PORT][,HOST...][/PREFIX]
+    /// (etcd 3.4 or newer, where this member registers itself, too)
     #[arg(long, value_name = "SOURCE")]
     discovery: Option<Discovery>,
     /// Address at which other members and clients reach this one; default: that of --listen

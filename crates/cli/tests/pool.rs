@@ -3,9 +3,10 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
-use std::process::{Child, ChildStderr, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -168,6 +169,76 @@ fn member_that_starts_before_its_pool_joins_later() {
         count(&look(&late.address, &[]), "alive") == 2
     });
     drop(early);
+}
+
+/// A real etcd; killed when it is dropped.
+struct Etcd(Child);
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Answers of etcd to a request for all keys: nothing while it is away.
+fn keys_in_etcd(port: u16) -> String {
+    let body = r#"{"key":"AA==","range_end":"AA=="}"#;
+    let request =
+        format!("POST /v3/kv/range HTTP/1.0\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let mut answer = String::new();
+    if let Ok(mut stream) = TcpStream::connect(("127.0.0.1", port)) {
+        let _ = stream.write_all(request.as_bytes());
+        let _ = stream.read_to_string(&mut answer);
+    }
+    answer
+}
+
+impl Etcd {
+    fn start(dir: &Path, port: u16, peer_port: u16) -> Etcd {
+        let [client, peer] = [port, peer_port].map(|port| format!("http://127.0.0.1:{port}"));
+        let mut etcd = Command::new("etcd");
+        etcd.args(["--name", "one", "--data-dir"]).arg(dir.join("etcd"));
+        etcd.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        etcd.args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
+        etcd.args(["--initial-cluster", &format!("one={peer}")]);
+        let etcd = Etcd(etcd.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        until(Duration::from_secs(30), "etcd answers", || keys_in_etcd(port).contains("header"));
+        etcd
+    }
+}
+
+#[test]
+fn members_find_each_other_by_etcd_and_outlive_it() {
+    if Command::new("etcd").arg("--version").output().is_err() {
+        return hiroma_testkit::skip!(Machine, "there is no etcd: apt-get install etcd-server");
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (port, peer_port) = (free(), free());
+    let source = format!("etcd://127.0.0.1:{port}/rack");
+    let args = ["--discovery", &source];
+    let nobody = refused(&[&["--listen", "127.0.0.1:0"], &args[..]].concat());
+    assert!(nobody.contains(&source) && nobody.contains("does not answer"), "{nobody}");
+    let etcd = Etcd::start(dir.path(), port, peer_port);
+    let (first, second) =
+        (Member::start("127.0.0.1:0", &args), Member::start("127.0.0.1:0", &args));
+    until(Duration::from_secs(10), "both", || count(&look(&first.address, &[]), "alive") == 2);
+    let keys = |count: u32| keys_in_etcd(port).contains(&format!(r#""count":"{count}""#));
+    assert!(keys(2), "{}", keys_in_etcd(port));
+    drop(etcd);
+    sleep(Duration::from_secs(5));
+    assert_eq!(count(&look(&second.address, &[]), "alive"), 2, "they know each other");
+    let etcd = Etcd::start(dir.path(), port, peer_port);
+    let third = Member::start("127.0.0.1:0", &args);
+    until(Duration::from_secs(15), "three", || count(&look(&second.address, &[]), "alive") == 3);
+    until(Duration::from_secs(15), "all are registered again", || keys(3));
+    drop(third);
+    until(Duration::from_secs(30), "the dead member's key expires", || keys(2));
+    let told = second.stderr_after_kill();
+    assert_eq!(told.matches("does not answer").count(), 1, "{told}");
+    assert_eq!(told.matches("etcd answers again").count(), 1, "{told}");
+    drop(etcd);
 }
 
 #[test]

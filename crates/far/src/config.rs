@@ -20,6 +20,10 @@ pub const LOCAL_MIN: Bytes = Bytes(16 << 20);
 /// Environment variable that carries a [`Config`] into a program (JSON).
 pub const CONFIG_ENV: &str = "HIROMA_CONFIG";
 
+/// Name of the file below `control_dir` in which `hiroma run --pool` lists the members that take
+/// blocks now: `[TENANT@]HOST:PORT` in each line, and, after a space, what fails together with it.
+pub const MEMBERS_FILE: &str = "pool-members";
+
 /// In the control directory: the list of the programs that processes of the run have executed.
 pub const EXECUTED_FILE: &str = "executed";
 
@@ -42,6 +46,10 @@ pub struct Config {
     /// without none.
     #[serde(with = "scheme_text", default = "one_copy")]
     pub scheme: Scheme,
+    /// Which servers fail together: the address of one, and the name of what they share, for
+    /// example a rack. One that is not listed fails with others on its host.
+    #[serde(default)]
+    pub domains: Vec<(String, String)>,
     /// Whether blocks are sealed before they leave this machine.
     #[serde(default)]
     pub seal: Seal,
@@ -105,6 +113,7 @@ impl Default for Config {
             ],
             allocation: Allocation::Simple,
             scheme: Scheme::ONE,
+            domains: Vec::new(),
             seal: Seal::Auto,
             block: BlockSize::Auto,
             replacement: ReplacementKind::Lru,

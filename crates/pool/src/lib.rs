@@ -6,6 +6,7 @@
 mod ask;
 mod book;
 mod codec;
+mod etcd;
 mod guard;
 mod live;
 mod node;

@@ -12,6 +12,7 @@ use hiroma_far_wire::{Key, VERSIONS};
 use hiroma_sys::sockets;
 
 use crate::ask::{AskError, ask};
+use crate::etcd::{RENEW_EVERY, Registration};
 use crate::guard::Refusal;
 use crate::node::{Event, Node, Settings};
 use crate::report::{Condition, Id, LabelError, Report, check_name};
@@ -174,15 +175,28 @@ impl Membership {
             options,
         });
         seek(&shared, true)?;
-        let (datagrams, seeker) = (Arc::clone(&shared), Arc::clone(&shared));
+        let (datagrams, seeker, registrar) =
+            (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared));
+        let registration = match &shared.options.discovery {
+            Some(Discovery::Etcd(etcd)) => {
+                let mut registration = Registration::new(etcd.clone(), shared.options.address);
+                registration.renew().map_err(JoinError::Source)?;
+                Some(registration)
+            }
+            _ => None,
+        };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             let builder = std::thread::Builder::new().name(name.to_owned());
             builder.spawn(body).map_err(JoinError::Thread)
         };
-        let threads = vec![
+        let mut threads = vec![
             spawn("hiroma-member", Box::new(move || run(&datagrams)))?,
             spawn("hiroma-seek", Box::new(move || keep_seeking(&seeker)))?,
         ];
+        if let Some(registration) = registration {
+            let body = move || keep_registered(&registrar, registration);
+            threads.push(spawn("hiroma-register", Box::new(body))?);
+        }
         Ok(Membership { shared, threads })
     }
 
@@ -230,6 +244,28 @@ fn run(shared: &Shared) {
             if refusal != Refusal::Replay && complaints.allow(from) {
                 shared.log(&format!("ignored a datagram from {from}: {refusal}"));
             }
+        }
+    }
+}
+
+/// Keeps this member's key in etcd. When etcd goes away, the pool goes on with what it knows.
+fn keep_registered(shared: &Shared, mut registration: Registration) {
+    let mut is_away = false;
+    loop {
+        std::thread::park_timeout(RENEW_EVERY);
+        if shared.stopping.load(Ordering::SeqCst) {
+            return registration.revoke();
+        }
+        match registration.renew() {
+            Ok(()) if is_away => {
+                is_away = false;
+                shared.log("etcd answers again");
+            }
+            Err(reason) if !is_away => {
+                is_away = true;
+                shared.log(&format!("{reason}; going on with the members that are known"));
+            }
+            _ => {}
         }
     }
 }

@@ -6,6 +6,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::etcd::Etcd;
+
 /// A list of members that something else keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Discovery {
@@ -13,6 +15,8 @@ pub enum Discovery {
     Static(PathBuf),
     /// A name with several addresses.
     Dns(String),
+    /// Keys in etcd. A member registers itself there.
+    Etcd(Etcd),
 }
 
 impl FromStr for Discovery {
@@ -22,7 +26,12 @@ impl FromStr for Discovery {
         match text.split_once(':') {
             Some(("static", path)) if !path.is_empty() => Ok(Discovery::Static(path.into())),
             Some(("dns", name)) if !name.is_empty() => Ok(Discovery::Dns(with_port(name))),
-            _ => Err(format!("`{text}` is no source of members: static:FILE or dns:NAME[:PORT]")),
+            Some(("etcd", place)) if place.starts_with("//") => {
+                place.trim_start_matches('/').parse().map(Discovery::Etcd)
+            }
+            _ => Err(format!(
+                "`{text}` is no source of members: static:FILE, dns:NAME[:PORT] or etcd://HOST[:PORT]"
+            )),
         }
     }
 }
@@ -37,6 +46,7 @@ impl fmt::Display for Discovery {
         match self {
             Discovery::Static(path) => write!(f, "static:{}", path.display()),
             Discovery::Dns(name) => write!(f, "dns:{name}"),
+            Discovery::Etcd(etcd) => etcd.fmt(f),
         }
     }
 }
@@ -58,6 +68,7 @@ impl Discovery {
                 Ok(found)
             }
             Discovery::Dns(name) => resolve(name).map_err(|error| format!("{self}: {error}")),
+            Discovery::Etcd(etcd) => etcd.addresses(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! the caller, and reports a summary.
 
 mod checks;
+mod members;
 mod options;
 mod progress;
 
@@ -35,6 +36,7 @@ use hiroma_run::signals::{Ending, Signals};
 use hiroma_run::stats::Report;
 use hiroma_run::watch::Watch;
 use hiroma_run::{preload, report};
+use members::Follower;
 use progress::Progress;
 
 /// Runs the program.
@@ -63,6 +65,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         hiroma_command::files::check(path).map_err(|error| refuse(format!("--report {error}")))?;
     }
 
+    let following = args.following(&config)?;
     let dir = RunDir::create()?;
     config.control_dir = Some(dir.path().to_owned());
     config.runner = Some(std::process::id());
@@ -86,6 +89,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         start_failure(&program, &error)
     })?;
     let herald = Herald::start(dir.path().to_owned());
+    let follower = following.map(|following| Follower::start(following, dir.path()));
     let sampler = args.report.is_some().then(|| Sampler::start(Arc::clone(&watch), start));
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
     let pid =
@@ -95,6 +99,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .context("cannot wait for the program")?;
     let elapsed = start.elapsed();
     herald.stop();
+    drop(follower);
     let unreadable = reader.and_then(Reader::stop);
     if let Some(code) = herald::exit_code(dir.path(), child.id()) {
         // From outside, the pager can end a program only by a signal, so the exit code that it

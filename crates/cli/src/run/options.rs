@@ -13,13 +13,14 @@ use hiroma_far::config::{
     Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice,
     ReplacementKind, Seal, StoreSpec, parse_stores,
 };
+use hiroma_far::store::replicated::SERVERS_MAX;
 use hiroma_far_wire::check_tenant;
 use hiroma_policy::redundancy::Scheme;
-use hiroma_pool::MemberView;
 use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
 use rustix::process::{Resource, getrlimit};
 
+use super::members::{Following, domains_of, servers_of};
 use super::progress;
 use crate::pool::Way;
 
@@ -102,6 +103,10 @@ pub struct Args {
     /// this option, the limit is exceeded and a line reports it
     #[arg(long)]
     hard_limit: bool,
+    /// With --pool and --copies or --parity: pieces of a block go to members with different values of
+    /// this label (`hiroma serve --label rack=r1`); without it, to different hosts
+    #[arg(long, value_name = "LABEL", requires = "pool")]
+    apart: Option<String>,
     /// Name to which servers count the memory of this program, and of all programs with this name:
     /// for their quotas, and shown by `hiroma pool`. Without it, all programs of a machine are one
     /// tenant. One server of a list can be given another name: tcp://NAME@HOST:PORT
@@ -162,18 +167,11 @@ Examples:
 /// Where far memory is if nothing else is said.
 const DEFAULT_STORES: &str = "compressed,file:/var/tmp";
 
-/// The members that take blocks, those with most free memory first: where servers are filled one
-/// after the other, few of them matter then.
-fn servers_of(members: &[MemberView]) -> Result<Vec<String>> {
-    let mut takers: Vec<_> = members.iter().filter(|member| member.takes_blocks()).collect();
-    takers.sort_by_key(|member| (std::cmp::Reverse(member.free_bytes), member.address));
-    if takers.is_empty() {
-        return Err(refuse(format!(
-            "none of the pool's {} members takes blocks now: they are full, draining, short of memory themselves, or gone (`hiroma pool` shows which)",
-            members.len()
-        )));
-    }
-    Ok(takers.iter().map(|member| member.address.to_string()).collect())
+/// Where far memory is.
+struct Stores {
+    specs: Vec<StoreSpec>,
+    key_file: Option<PathBuf>,
+    domains: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug)]
@@ -255,7 +253,13 @@ pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
 impl Args {
     /// The configuration for the pager in the program.
     pub fn config(&self) -> Result<Config> {
-        let (mut stores, key_file) = self.stores()?;
+        let Stores { specs: mut stores, key_file, domains } = self.stores()?;
+        let scheme = self.scheme()?;
+        if self.apart.is_some() && scheme == Scheme::ONE {
+            return Err(refuse(
+                "--apart is about several pieces of a block: add --copies or --parity",
+            ));
+        }
         if let Some(tenant) = &self.tenant {
             name_tenant(&mut stores, tenant)?;
         }
@@ -267,7 +271,8 @@ impl Args {
                 Filling::Simple => Allocation::Simple,
                 Filling::RoundRobin => Allocation::RoundRobin,
             },
-            scheme: self.scheme()?,
+            scheme,
+            domains,
             seal: match self.seal {
                 Sealing::Auto => Seal::Auto,
                 Sealing::On => Seal::On,
@@ -295,6 +300,19 @@ impl Args {
         })
     }
 
+    /// How members are followed that join the pool later. Only blocks of several pieces can go
+    /// there.
+    pub fn following(&self, config: &Config) -> Result<Option<Following>> {
+        let Some(pool) = self.pool.as_ref().filter(|_| config.scheme != Scheme::ONE) else {
+            return Ok(None);
+        };
+        Ok(Some(Following {
+            way: Way::find(pool, self.key_file.as_deref())?,
+            label: self.apart.clone(),
+            tenant: self.tenant.clone(),
+        }))
+    }
+
     /// Of how many pieces blocks in servers consist.
     fn scheme(&self) -> Result<Scheme> {
         match (self.parity, self.copies) {
@@ -308,25 +326,33 @@ impl Args {
         }
     }
 
-    /// The stores, and the key of the servers among them.
-    fn stores(&self) -> Result<(Vec<StoreSpec>, Option<PathBuf>)> {
+    /// The stores, the key of the servers among them, and which of these fail together.
+    fn stores(&self) -> Result<Stores> {
         let stores = self.store.as_ref().map(|list| &list.0[..]);
         let Some(pool) = &self.pool else {
             let default =
                 parse_stores(DEFAULT_STORES).map_err(|error| refuse(error.to_string()))?;
             let stores = stores.unwrap_or(&default).iter().map(absolute_store);
-            return Ok((stores.collect::<Result<_>>()?, self.key_file.clone()));
+            let specs = stores.collect::<Result<_>>()?;
+            return Ok(Stores { specs, key_file: self.key_file.clone(), domains: Vec::new() });
         };
-        let mut stores =
+        let mut specs =
             stores.unwrap_or_default().iter().map(absolute_store).collect::<Result<Vec<_>>>()?;
-        if stores.iter().any(|store| matches!(store, StoreSpec::Tcp { .. })) {
+        if specs.iter().any(|store| matches!(store, StoreSpec::Tcp { .. })) {
             return Err(refuse(
                 "--pool and a tcp:// store: the pool's members are the servers; leave one of the two out",
             ));
         }
         let way = Way::find(pool, self.key_file.as_deref())?;
-        stores.push(StoreSpec::Tcp { servers: servers_of(&way.members()?)? });
-        Ok((stores, way.key_file))
+        let members = way.members()?;
+        let label = self.apart.as_deref();
+        let count_max = if self.scheme()? == Scheme::ONE { usize::MAX } else { SERVERS_MAX };
+        specs.push(StoreSpec::Tcp { servers: servers_of(&members, label, count_max)? });
+        let domains = match label {
+            Some(label) => domains_of(&members, label)?,
+            None => Vec::new(),
+        };
+        Ok(Stores { specs, key_file: way.key_file, domains })
     }
 }
 

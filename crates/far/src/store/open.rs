@@ -9,11 +9,11 @@ use super::chain::ChainStore;
 use super::compressed::CompressedStore;
 use super::file::FileStore;
 use super::redis::{RedisOptions, RedisStore};
-use super::replicated::ReplicatedStore;
+use super::replicated::{Place, ReplicatedStore};
 use super::sealed::SealedStore;
 use super::tcp::{TcpOptions, TcpStore, split_tenant};
 use super::{Store, StoreError};
-use crate::config::{Config, Seal, StoreSpec};
+use crate::config::{Config, MEMBERS_FILE, Seal, StoreSpec};
 
 /// Smallest and largest sector.
 const SECTOR_BYTES: std::ops::RangeInclusive<usize> = 4096..=2 << 20;
@@ -141,7 +141,12 @@ fn open_servers(
         is_redundant: true,
         is_return: false,
     };
-    Ok(Arc::new(ReplicatedStore::connect(&options, config.scheme)?))
+    let place = Place {
+        domains: config.domains.clone(),
+        members_file: config.control_dir.as_ref().map(|dir| dir.join(MEMBERS_FILE)),
+        is_only_here: config.seal == Seal::Auto && !seals(servers, config),
+    };
+    Ok(Arc::new(ReplicatedStore::connect(&options, config.scheme, &place)?))
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use hiroma_sys::wait;
 use hiroma_units::Loc;
 
 use super::channel::ReplicatedChannel;
-use super::{Shared, label, words};
+use super::roster::Server;
+use super::{Shared, words};
 use crate::store::tcp::{TcpOptions, TcpStore};
 use crate::store::{Channel, Completion, Purpose, StoreError, Token};
 
@@ -122,23 +123,27 @@ impl Keeper {
                 self.asked_room = Instant::now();
                 books.take_room();
             }
-            (std::mem::take(&mut books.closing), !books.vacant_servers.is_empty())
+            (std::mem::take(&mut books.closing), books.vacant_servers.clone())
         };
         self.shared.tick();
         drop(closing);
-        if vacant && self.joined.elapsed() > JOIN_EVERY {
+        if self.joined.elapsed() > JOIN_EVERY {
             self.joined = Instant::now();
-            self.take_in();
+            let new = self.shared.roster().read(&vacant);
+            if !vacant.is_empty() || !new.is_empty() {
+                self.take_in(new);
+            }
         }
     }
 
-    /// Tries to reach servers that are gone: each that answers is a new member.
-    fn take_in(&mut self) {
-        let vacant = std::mem::take(&mut self.shared.books().vacant_servers);
-        for server in vacant {
-            let options = TcpOptions { is_return: true, ..self.shared.servers[server].clone() };
+    /// Tries to reach servers that are new, or gone: each that answers is a new member.
+    fn take_in(&mut self, new: Vec<usize>) {
+        let mut vacant = std::mem::take(&mut self.shared.books().vacant_servers);
+        vacant.retain(|server| !new.contains(server));
+        for server in new.into_iter().chain(vacant) {
+            let Server { options, label, is_new, .. } = self.shared.roster().get(server).clone();
+            let options = TcpOptions { is_return: true, ..options };
             let joined = TcpStore::connect_with(options).is_ok_and(|store| {
-                let label = label(&self.shared.servers, server);
                 let now_ns = self.shared.now_ns();
                 let mut books = self.shared.books();
                 books.rebuilding = true;
@@ -146,8 +151,13 @@ impl Keeper {
             });
             if joined {
                 self.shared.note_change();
+                self.shared.roster().was_reached(server);
                 let name = self.shared.server_name(server);
-                (self.shared.log)(&format!("{name} is back, empty, and is used again"));
+                (self.shared.log)(&if is_new {
+                    format!("{name} has joined the pool, and is used")
+                } else {
+                    format!("{name} is back, empty, and is used again")
+                });
             } else {
                 self.shared.books().vacant_servers.push(server);
             }

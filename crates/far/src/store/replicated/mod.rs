@@ -15,11 +15,13 @@ mod channel;
 mod code;
 mod keeper;
 mod reads;
+mod roster;
 #[cfg(test)]
 mod tests;
 mod words;
 mod writes;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,8 +33,9 @@ use hiroma_units::Loc;
 use self::books::Books;
 use self::channel::ReplicatedChannel;
 use self::code::Code;
+use self::roster::Roster;
 use super::background::Background;
-use super::tcp::{LogLine, TcpOptions, TcpStore, split_tenant};
+use super::tcp::{LogLine, TcpOptions, TcpStore};
 use super::{Channel, ForkGuard, Purpose, Store, StoreError, StoreUsage};
 use crate::content::Key;
 
@@ -50,8 +53,7 @@ struct Shared {
     sector_bytes: usize,
     scheme: Scheme,
     code: Code,
-    /// How to connect to each server: one server each.
-    servers: Vec<TcpOptions>,
+    roster: Mutex<Roster>,
     log: LogLine,
     /// Of checksums, by which a block that changed is told from the right one.
     key: Key,
@@ -68,9 +70,24 @@ struct Shared {
     left: AtomicBool,
 }
 
+/// Where the servers are.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    /// What servers share ([`crate::Config::domains`]).
+    pub domains: Vec<(String, String)>,
+    /// Where members are listed that have joined since ([`crate::config::MEMBERS_FILE`]).
+    pub members_file: Option<PathBuf>,
+    /// Only servers on this machine may be used.
+    pub is_only_here: bool,
+}
+
 impl ReplicatedStore {
     /// Connects to all servers of `options`, each of which becomes a member.
-    pub fn connect(options: &TcpOptions, scheme: Scheme) -> Result<ReplicatedStore, StoreError> {
+    pub fn connect(
+        options: &TcpOptions,
+        scheme: Scheme,
+        place: &Place,
+    ) -> Result<ReplicatedStore, StoreError> {
         let name = format!("tcp://{}", options.servers.join(","));
         check(&name, options.servers.len(), scheme)?;
         let code = Code::new(scheme, options.sector_bytes);
@@ -79,26 +96,27 @@ impl ReplicatedStore {
             doing: "making a key",
             source_text: error.to_string(),
         })?;
-        let one = |server: &String| TcpOptions {
-            servers: vec![server.clone()],
+        let base = TcpOptions {
             sector_bytes: code.piece_bytes(),
             log: Arc::new(|_| {}),
             lost: Arc::new(|_| {}),
             is_redundant: true,
             ..options.clone()
         };
-        let servers: Vec<TcpOptions> = options.servers.iter().map(one).collect();
+        let file = place.members_file.clone();
+        let roster = Roster::new(base, &place.domains, file, place.is_only_here);
         let mut books = Books::new(scheme, options.sector_bytes);
-        for (server, options) in servers.iter().enumerate() {
-            let store: Arc<dyn Store> = Arc::new(TcpStore::connect_with(options.clone())?);
-            books.join(0, server, label(&servers, server), store);
+        for number in roster.numbers() {
+            let server = roster.get(number);
+            let store: Arc<dyn Store> = Arc::new(TcpStore::connect_with(server.options.clone())?);
+            books.join(0, number, server.label, store);
         }
         let shared = Arc::new(Shared {
             name,
             sector_bytes: options.sector_bytes,
             scheme,
             code,
-            servers,
+            roster: Mutex::new(roster),
             log: options.log.clone(),
             key,
             timeout: options.timeout,
@@ -136,13 +154,6 @@ fn check(name: &str, servers: usize, scheme: Scheme) -> Result<(), StoreError> {
     Err(StoreError::Config { store: name.to_owned(), reason })
 }
 
-/// Servers on the same host fail together: they have the label of the first one there.
-fn label(servers: &[TcpOptions], server: usize) -> u32 {
-    let address = |server: usize| split_tenant(&servers[server].servers[0]).1;
-    let host = |server: usize| address(server).rsplit_once(':').map(|(host, _)| host);
-    (0..server).find(|&other| host(other) == host(server)).unwrap_or(server) as u32
-}
-
 impl Shared {
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
@@ -153,8 +164,12 @@ impl Shared {
         self.start.elapsed().as_nanos() as u64 + 1
     }
 
+    fn roster(&self) -> MutexGuard<'_, Roster> {
+        self.roster.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn server_name(&self, server: usize) -> String {
-        format!("tcp://{}", split_tenant(&self.servers[server].servers[0]).1)
+        format!("tcp://{}", self.roster().get(server).address())
     }
 
     /// The members have changed: channels look at them before their next request.
@@ -212,6 +227,13 @@ impl Store for ReplicatedStore {
             self.shared.keeping.ring();
         }
         self.shared.books().usage()
+    }
+
+    /// Servers that do not answer may come back, with room.
+    fn room_patience(&self) -> Option<Duration> {
+        let books = self.shared.books();
+        let is_away = books.pool.up().len() < books.pool.living().len();
+        is_away.then_some(self.shared.timeout)
     }
 
     fn leave(&self) {

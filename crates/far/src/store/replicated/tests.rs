@@ -24,9 +24,9 @@ fn server(memory_bytes: u64) -> ServerHandle {
     server_at("127.0.0.1:0", memory_bytes)
 }
 
-type Lines = Arc<StdMutex<Vec<String>>>;
+pub type Lines = Arc<StdMutex<Vec<String>>>;
 
-fn options(servers: Vec<String>) -> (TcpOptions, Lines) {
+pub fn options(servers: Vec<String>) -> (TcpOptions, Lines) {
     let lines = Lines::default();
     let heard = lines.clone();
     let options = TcpOptions {
@@ -62,7 +62,8 @@ impl Cluster {
         let proxies: Vec<_> =
             servers.iter().map(|server| Proxy::new(server.local_addr())).collect();
         let (options, lines) = options(proxies.iter().map(|at| at.addr.to_string()).collect());
-        let store = ReplicatedStore::connect(&options, scheme.parse().unwrap()).unwrap();
+        let store =
+            ReplicatedStore::connect(&options, scheme.parse().unwrap(), &Place::default()).unwrap();
         Cluster { servers, proxies, store, lines }
     }
 
@@ -162,7 +163,7 @@ fn store_matches_a_naive_map() {
     let schemes = ["1+1", "1+2", "4+1", "3+2", "2+1"].map(|text| text.parse().unwrap());
     for (seed, scheme) in [Scheme::ONE].into_iter().chain(schemes).enumerate() {
         let (options, _) = options(addresses(&servers));
-        let store = ReplicatedStore::connect(&options, scheme).unwrap();
+        let store = ReplicatedStore::connect(&options, scheme, &Place::default()).unwrap();
         check(&store, SECTOR, &model::random_ops(seed as u64, 20, 400));
         check_concurrently(&store, SECTOR, 3, 300);
     }
@@ -174,7 +175,8 @@ fn blocks_of_all_sizes_are_cut() {
     for sector_bytes in [4096, 64 << 10, 2 << 20] {
         let (options, _) = options(addresses(&servers));
         let options = TcpOptions { sector_bytes, ..options };
-        let store = ReplicatedStore::connect(&options, "3+2".parse().unwrap()).unwrap();
+        let store =
+            ReplicatedStore::connect(&options, "3+2".parse().unwrap(), &Place::default()).unwrap();
         check(&store, sector_bytes, &model::random_ops(7, 4, 60));
     }
 }
@@ -183,11 +185,14 @@ fn blocks_of_all_sizes_are_cut() {
 fn impossible_numbers_of_copies_are_refused_in_words() {
     let server = server(64 << 20);
     let (options, _) = options(vec![server.local_addr().to_string()]);
-    let error =
-        ReplicatedStore::connect(&options, Scheme::copies(2).unwrap()).err().unwrap().to_string();
+    let error = ReplicatedStore::connect(&options, Scheme::copies(2).unwrap(), &Place::default())
+        .err()
+        .unwrap()
+        .to_string();
     assert!(error.contains("--copies 2 needs 2 servers, and 1 is named"), "{error}");
     let parity = "4+1".parse().unwrap();
-    let error = ReplicatedStore::connect(&options, parity).err().unwrap().to_string();
+    let error =
+        ReplicatedStore::connect(&options, parity, &Place::default()).err().unwrap().to_string();
     assert!(error.contains("--parity 4+1 needs 5 servers, and 1 is named"), "{error}");
 }
 
@@ -421,7 +426,8 @@ fn changed_pieces_are_found_out_and_made_again() {
 fn full_server_is_passed_by() {
     let servers = [server(8 << 20), server(64 << 20), server(64 << 20)];
     let (options, _) = options(addresses(&servers));
-    let store = ReplicatedStore::connect(&options, Scheme::copies(2).unwrap()).unwrap();
+    let store =
+        ReplicatedStore::connect(&options, Scheme::copies(2).unwrap(), &Place::default()).unwrap();
     let mut load = Load::new(&store);
     (0..24).for_each(|_| load.write(512));
     load.read_all();
