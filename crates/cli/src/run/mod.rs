@@ -39,6 +39,19 @@ use hiroma_run::{preload, report};
 use members::Follower;
 use progress::Progress;
 
+/// Files that are written at the end: one that cannot be written should fail before the program runs.
+fn check_outputs(args: &Args) -> Result<()> {
+    if let Some(path) = &args.stats {
+        fs::File::create(path).map_err(|error| {
+            refuse(format!("--stats {}: cannot write there: {error}", path.display()))
+        })?;
+    }
+    if let Some(path) = &args.report {
+        hiroma_command::files::check(path).map_err(|error| refuse(format!("--report {error}")))?;
+    }
+    Ok(())
+}
+
 /// Runs the program.
 pub fn main(args: Args) -> Result<ExitCode> {
     let program = program::find(&args.command[0])
@@ -53,18 +66,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
     }
     checks::stores(&config)?;
     let library = preload::find()?;
-    // The statistics are written at the end; a path that cannot be written should fail before the
-    // program runs.
-    if let Some(path) = &args.stats {
-        fs::File::create(path).map_err(|error| {
-            refuse(format!("--stats {}: cannot write there: {error}", path.display()))
-        })?;
-    }
-
-    if let Some(path) = &args.report {
-        hiroma_command::files::check(path).map_err(|error| refuse(format!("--report {error}")))?;
-    }
-
+    check_outputs(&args)?;
     let following = args.following(&config)?;
     let dir = RunDir::create()?;
     config.control_dir = Some(dir.path().to_owned());
