@@ -180,6 +180,6 @@ mod tests {
         assert_eq!(roster.read(&[]).len(), SERVERS_MAX - 3);
         fs::write(&file, many + "127.0.0.1:50\n").unwrap();
         assert_eq!(roster.read(&[1]), [1], "the second server is gone");
-        assert_eq!(roster.get(1).address(), "127.0.0.1:26");
+        assert_eq!(roster.get(1).address(), "127.0.0.1:23");
     }
 }
