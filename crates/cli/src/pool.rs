@@ -103,7 +103,6 @@ struct Saved {
 }
 
 /// Members to ask, and the key.
-#[derive(Clone)]
 pub struct Way {
     members: Vec<String>,
     pub key_file: Option<PathBuf>,

@@ -130,9 +130,7 @@ impl Roster {
                 self.servers.push(server);
             } else if let Some(place) = places.pop() {
                 self.servers[place] = server;
-                if !new.contains(&place) {
-                    new.push(place);
-                }
+                new.push(place);
             }
         }
         new
