@@ -106,6 +106,8 @@ for part in "$@"; do
 			g++) need g++ g++ ;;
 			python3) need python3 python3 ;;
 			python3-numpy) python3 -c 'import numpy' >/dev/null 2>&1 || missing+=("$package") ;;
+			chromium) need chromium "$package" ;;
+			etcd-server) need etcd "$package" ;;
 			memcached) need memcached "$package" ;;
 			redis-server) need redis-server "$package" ;;
 			valgrind) need valgrind "$package" ;;

@@ -1,5 +1,6 @@
 //! `hiroma pool`: who lends memory, and who uses it.
 
+mod authority;
 mod web;
 
 use std::fs;
@@ -36,7 +37,9 @@ Examples:
   hiroma pool --watch
   hiroma pool --web :8080
   hiroma pool --json | jq '.members[].free_bytes'
-  hiroma pool drain 10.0.0.2:7070        before that machine is restarted"
+  hiroma pool drain 10.0.0.2:7070        before that machine is restarted
+  hiroma pool init                       an authority, where each machine is to have its own identity
+  hiroma pool invite node7               the identity of one machine, for --key-file there"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -57,6 +60,8 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Action {
+    Init(authority::Init),
+    Invite(authority::Invite),
     /// Let a member take no new blocks, and wait until clients have nothing there any more: programs
     /// with --copies 2 or more, or --parity, move theirs to other members, others have to end
     Drain {
@@ -81,7 +86,7 @@ struct Entry {
     /// Members to ask; the first one that answers is enough
     #[arg(long, value_name = "HOST:PORT[,...]", value_delimiter = ',', global = true)]
     pool: Vec<String>,
-    /// File with the pool's shared key
+    /// File with the pool's shared key, or with this machine's identity (`hiroma pool invite`)
     #[arg(long, value_name = "FILE", global = true)]
     key_file: Option<PathBuf>,
 }
@@ -229,6 +234,11 @@ fn row(member: MemberView, key: Option<&Key>) -> Row {
 
 /// Runs the command.
 pub fn main(args: &Args) -> Result<ExitCode> {
+    match &args.action {
+        Some(Action::Init(init)) => return authority::init(init),
+        Some(Action::Invite(invite)) => return authority::invite(invite),
+        _ => {}
+    }
     let way = Way::find(&args.entry.pool, args.entry.key_file.as_deref())?;
     match &args.action {
         Some(Action::Drain { member, no_wait }) => return drain(&way, member, !no_wait),
@@ -237,7 +247,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             print(&format!("{name} takes blocks again"));
             return Ok(ExitCode::SUCCESS);
         }
-        None => {}
+        _ => {}
     }
     if let Some(address) = args.web {
         return web::serve(way, address);

@@ -64,7 +64,8 @@ pub struct Args {
     /// store there (default: half of what is free there); none for no such directory
     #[arg(long, value_name = "DIR[:SIZE]|none", default_value = "/var/tmp")]
     spill: Spill,
-    /// File with the shared key that clients must have
+    /// File with the shared key that clients must have; or with this machine's identity (`hiroma pool
+    /// invite`), for which clients must have one of the same pool
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Memory that a tenant may have here at most: NAME=SIZE for one that `hiroma run --tenant NAME`

@@ -1,6 +1,7 @@
 //! The client's end of one connection.
 
 use crate::auth::Side;
+use crate::identity::Handshake;
 use crate::{Frame, Inbound, Key, KeyError, Kind, Message, Nonce, VERSIONS, WireError};
 
 /// What a client must do in response to received bytes.
@@ -16,6 +17,8 @@ pub enum ClientEvent {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
+    /// Identities are shown.
+    Handshake,
     AwaitChallenge,
     AwaitWelcome,
     Ready,
@@ -24,6 +27,9 @@ enum State {
 /// The client's end of one connection: bytes in, events out.
 pub struct ClientSession {
     inbound: Inbound,
+    handshake: Option<Handshake>,
+    /// Why there can be no handshake.
+    failed: Option<KeyError>,
     key: Option<Key>,
     nonce: Nonce,
     server_nonce: Nonce,
@@ -35,21 +41,33 @@ impl ClientSession {
     /// A connection that was just made. `nonce` is fresh and random. Returns the bytes to send
     /// first.
     pub fn start(key: Option<Key>, nonce: Nonce) -> (ClientSession, Vec<u8>) {
-        let mut hello = Vec::new();
-        Message::Hello { min: *VERSIONS.start(), max: *VERSIONS.end(), nonce }.encode(
-            *VERSIONS.start(),
-            0,
-            &mut hello,
-        );
-        let session = ClientSession {
+        let mut session = ClientSession {
             inbound: Inbound::new(),
+            handshake: None,
+            failed: None,
             key,
             nonce,
             server_nonce: [0; 32],
             version: *VERSIONS.start(),
             state: State::AwaitChallenge,
         };
+        match session.key.as_ref().and_then(Key::identity).map(Handshake::client) {
+            None => {}
+            Some(Ok((handshake, first))) => {
+                (session.handshake, session.state) = (Some(handshake), State::Handshake);
+                return (session, first);
+            }
+            Some(Err(error)) => session.failed = Some(error),
+        }
+        let hello = session.hello();
         (session, hello)
+    }
+
+    fn hello(&self) -> Vec<u8> {
+        let mut hello = Vec::new();
+        let (min, max) = VERSIONS.into_inner();
+        Message::Hello { min, max, nonce: self.nonce }.encode(min, 0, &mut hello);
+        hello
     }
 
     /// The protocol version agreed on.
@@ -69,12 +87,22 @@ impl ClientSession {
 
     /// Bytes until the current header or control body is complete.
     pub fn missing(&self) -> usize {
-        self.inbound.missing()
+        self.handshake.as_ref().map_or_else(|| self.inbound.missing(), Handshake::missing)
     }
 
     /// Consumes bytes; returns how many were used and what to do. Call again with the rest; payload
     /// bytes are not consumed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ClientEvent>), WireError> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone().into());
+        }
+        if let Some(handshake) = &mut self.handshake {
+            if handshake.fits(bytes) {
+                return self.shake_hands(bytes);
+            }
+            // The server ends the connection, and says why.
+            self.handshake = None;
+        }
         let state = self.state;
         let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;
         let Some(frame) = frame else { return Ok((used, None)) };
@@ -108,6 +136,16 @@ impl ClientSession {
         Ok((used, Some(event)))
     }
 
+    fn shake_hands(&mut self, bytes: &[u8]) -> Result<(usize, Option<ClientEvent>), WireError> {
+        let Some(handshake) = &mut self.handshake else { return Ok((0, None)) };
+        let (used, mut to_send) = handshake.receive(bytes)?;
+        if let Some(key) = handshake.key()? {
+            (self.key, self.handshake, self.state) = (Some(key), None, State::AwaitChallenge);
+            to_send.extend(self.hello());
+        }
+        Ok((used, (!to_send.is_empty()).then_some(ClientEvent::Send(to_send))))
+    }
+
     fn answer(
         &mut self,
         version: u16,
@@ -133,6 +171,7 @@ impl ClientSession {
 
 fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
     let (fits, expected) = match state {
+        State::Handshake => (kind == Kind::Error, "a handshake"),
         State::AwaitChallenge => (matches!(kind, Kind::Challenge | Kind::Error), "a challenge"),
         State::AwaitWelcome => (matches!(kind, Kind::Welcome | Kind::Error), "a welcome"),
         State::Ready => (

@@ -12,6 +12,9 @@
 //! `Proof` of fixed length. The key authenticates both sides when the connection is made; what
 //! follows is not encrypted.
 //!
+//! Where both sides have an identity in a pool, a TLS handshake comes first (`identity.rs`). The
+//! key of that connection's greeting is derived from it.
+//!
 //! From version 2 on, a client may then say who it is (`Introduce`); nothing is answered.
 //! Then the connection is bound to a session (`Open`), with a lane number that the client chooses.
 //! If a lane is opened again, the server first ends the older connection of that lane, so that
@@ -21,6 +24,7 @@ mod auth;
 mod client;
 mod error;
 mod header;
+mod identity;
 mod inbound;
 mod message;
 mod server;
@@ -30,6 +34,7 @@ pub use auth::{Key, KeyError, Nonce, Proof};
 pub use client::{ClientEvent, ClientSession};
 pub use error::{ErrorCode, WireError};
 pub use header::{HEADER_BYTES, Header, Kind, MAX_PAYLOAD, MAX_QUERY};
+pub use identity::{MEMBER_NAME, POOL_KEY_LINE};
 pub use inbound::Inbound;
 pub use message::{Frame, MAX_BODY, Message, Purpose, SessionToken, SessionUsage};
 pub use server::{ServerEvent, ServerSession};

@@ -1,6 +1,7 @@
 //! The server's end of one connection.
 
 use crate::auth::Side;
+use crate::identity::Handshake;
 use crate::{
     Frame, Inbound, Introduction, Key, KeyError, Kind, Message, Nonce, VERSIONS, WireError,
 };
@@ -29,6 +30,10 @@ enum State {
 /// The server's end of one connection: bytes in, events out.
 pub struct ServerSession {
     inbound: Inbound,
+    /// Identities are shown, before anything else.
+    handshake: Option<Result<Handshake, KeyError>>,
+    /// Nothing was received.
+    is_new: bool,
     key: Option<Key>,
     nonce: Nonce,
     client_nonce: Nonce,
@@ -42,6 +47,8 @@ impl ServerSession {
     pub fn new(key: Option<Key>, nonce: Nonce) -> ServerSession {
         ServerSession {
             inbound: Inbound::new(),
+            handshake: key.as_ref().and_then(Key::identity).map(Handshake::server),
+            is_new: true,
             key,
             nonce,
             client_nonce: [0; 32],
@@ -73,7 +80,10 @@ impl ServerSession {
 
     /// Bytes until the current header or control body is complete.
     pub fn missing(&self) -> usize {
-        self.inbound.missing()
+        match &self.handshake {
+            Some(Ok(handshake)) => handshake.missing(),
+            _ => self.inbound.missing(),
+        }
     }
 
     /// The message to send to the client before the connection is ended because of `error`.
@@ -90,6 +100,22 @@ impl ServerSession {
     /// Consumes bytes; returns how many were used and what to do. Call again with the rest; payload
     /// bytes are not consumed.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(usize, Option<ServerEvent>), WireError> {
+        let Some(&first) = bytes.first() else { return Ok((0, None)) };
+        if std::mem::take(&mut self.is_new) {
+            match (&self.handshake, Handshake::begins_with(first)) {
+                (Some(_), false) => return Err(KeyError::IdentityNeeded.into()),
+                (None, true) => return Err(KeyError::IdentityNotAskedFor.into()),
+                _ => {}
+            }
+        }
+        if let Some(handshake) = &mut self.handshake {
+            let handshake = handshake.as_mut().map_err(|error| error.clone())?;
+            let (used, to_send) = handshake.receive(bytes)?;
+            if let Some(key) = handshake.key()? {
+                (self.key, self.handshake) = (Some(key), None);
+            }
+            return Ok((used, (!to_send.is_empty()).then_some(ServerEvent::Send(to_send))));
+        }
         let state = self.state;
         let (used, frame) = self.inbound.feed(bytes, |kind| allowed(state, kind))?;
         let Some(frame) = frame else { return Ok((used, None)) };
@@ -246,6 +272,117 @@ mod tests {
         assert_eq!(fails(&wrong, &right), Some(KeyError::ClientWrong.into()));
         assert_eq!(fails(&None, &right), Some(KeyError::Needed.into()));
         assert_eq!(fails(&right, &None), Some(KeyError::NotAskedFor.into()));
+    }
+
+    #[test]
+    fn identities_of_one_pool_know_each_other() {
+        let authority = Authority::new();
+        for piece in [1, 7, 300, 100_000] {
+            let (client, server) =
+                greet(authority.key(-1, 1), authority.key(-1, 1), piece).unwrap();
+            assert!(client.is_ready() && server.is_authenticated());
+        }
+    }
+
+    #[test]
+    fn identities_that_are_not_of_the_pool_are_refused() {
+        let (ours, other) = (Authority::new(), Authority::new());
+        let told = |client, server| greet(client, server, 64).err().unwrap().to_string();
+        let right = || ours.key(-1, 1);
+        assert!(told(other.key(-1, 1), right()).contains("another pool's authority"));
+        assert!(told(right(), other.key(-1, 1)).contains("another pool's authority"));
+        assert!(told(ours.key(-2, -1), right()).contains("expired"));
+        assert!(told(right(), ours.key(-2, -1)).contains("expired"));
+        assert!(told(ours.key(1, 2), right()).contains("not valid yet"));
+        let secret = || key("0123456789abcdef");
+        assert_eq!(greet(secret(), right(), 64).err(), Some(KeyError::IdentityNeeded.into()));
+        assert_eq!(greet(None, right(), 64).err(), Some(KeyError::IdentityNeeded.into()));
+        assert_eq!(greet(right(), secret(), 64).err(), Some(KeyError::IdentityNotAskedFor.into()));
+        assert_eq!(greet(right(), None, 64).err(), Some(KeyError::IdentityNotAskedFor.into()));
+    }
+
+    #[test]
+    fn pools_key_alone_is_no_identity() {
+        let authority = Authority::new();
+        let outsider = key(POOL_KEY);
+        assert_eq!(
+            greet(outsider, authority.key(-1, 1), 64).err(),
+            Some(KeyError::IdentityNeeded.into())
+        );
+    }
+
+    #[test]
+    fn who_repeats_the_frames_of_another_connection_is_refused() {
+        // Everything that a client sent once, sent again.
+        let authority = Authority::new();
+        let (mut client, first) = ClientSession::start(authority.key(-1, 1), [1; 32]);
+        let mut server = ServerSession::new(authority.key(-1, 1), [2; 32]);
+        let mut recorded = first.clone();
+        let mut to_server = first;
+        while !to_server.is_empty() {
+            let answer = feed(&mut server, &std::mem::take(&mut to_server)).unwrap();
+            let mut used = 0;
+            while used < answer.len() {
+                let (taken, event) = client.receive(&answer[used..]).unwrap();
+                used += taken;
+                if let Some(ClientEvent::Send(bytes)) = event {
+                    to_server.extend(bytes);
+                }
+            }
+            recorded.extend(&to_server);
+        }
+        assert!(server.is_authenticated());
+        let mut server = ServerSession::new(authority.key(-1, 1), [2; 32]);
+        assert!(feed(&mut server, &recorded).is_err() && !server.is_authenticated());
+    }
+
+    /// Gives a server all of these bytes; returns what it sends.
+    fn feed(server: &mut ServerSession, bytes: &[u8]) -> Result<Vec<u8>, WireError> {
+        let (mut used, mut to_send) = (0, Vec::new());
+        while used < bytes.len() {
+            let (taken, event) = server.receive(&bytes[used..])?;
+            used += taken;
+            if let Some(ServerEvent::Send(bytes)) = event {
+                to_send.extend(bytes);
+            }
+        }
+        Ok(to_send)
+    }
+
+    const POOL_KEY: &str = "0123456789abcdef0123456789abcdef";
+
+    struct Authority {
+        params: rcgen::CertificateParams,
+        key: rcgen::KeyPair,
+    }
+
+    impl Authority {
+        fn new() -> Authority {
+            let mut params = rcgen::CertificateParams::default();
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(0));
+            Authority { params, key: rcgen::KeyPair::generate().unwrap() }
+        }
+
+        /// An identity that is valid from so many days after today to so many.
+        fn key(&self, from: i64, to: i64) -> Option<Key> {
+            let mut params =
+                rcgen::CertificateParams::new([crate::MEMBER_NAME.to_owned()]).unwrap();
+            let now = time::OffsetDateTime::now_utc();
+            params.not_before = now + time::Duration::days(from);
+            params.not_after = now + time::Duration::days(to);
+            let key = rcgen::KeyPair::generate().unwrap();
+            let issuer = rcgen::Issuer::from_params(&self.params, &self.key);
+            let certificate = params.signed_by(&key, &issuer).unwrap();
+            let authority = self.params.self_signed(&self.key).unwrap();
+            let text = format!(
+                "{}{POOL_KEY}\n{}{}{}",
+                crate::POOL_KEY_LINE,
+                certificate.pem(),
+                authority.pem(),
+                key.serialize_pem()
+            );
+            Some(Key::from_file_content(text.as_bytes()).unwrap())
+        }
     }
 
     #[test]

@@ -310,10 +310,14 @@ fn dependencies_point_up_the_list_only() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// TLS calls back for the wall clock, with which it compares certificates.
+const CLOCK_OF_CERTIFICATES: &str = "crates/far-wire/src/identity.rs: rustix";
+
 #[test]
 fn pure_crates_use_no_impure_apis() {
-    let found: Vec<String> =
+    let mut found: Vec<String> =
         PURE.iter().flat_map(|name| offences(name, IMPURE, |_| true)).collect();
+    found.retain(|offence| offence != CLOCK_OF_CERTIFICATES);
     assert!(found.is_empty(), "{found:#?}");
 }
 

@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod hot;
+pub mod member;
 
 use std::env;
 use std::ffi::OsStr;
