@@ -80,7 +80,28 @@ def sealed_copies(bench):
     want(stalls.longest < STALL_MAX_S, f"nothing was fetched for {stalls.longest:.2f} s")
 
 
+MIXED = """
+a = [bytes([i % 251]) * 1000 + i.to_bytes(8, "big") for i in range(100000)]
+for _ in range(3):
+    assert all(a[i][-8:] == i.to_bytes(8, "big") for i in range(100000))
+del a
+print("right")
+"""
+
+
+def sealed_behind(bench):
+    """Blocks of which some sectors are in compressed memory and others in servers, read in one piece."""
+    stores = [bench.serve(memory="1G")[1] for _ in range(2)]
+    both = ",".join(stores).replace(",tcp://", ",")
+    for store, option in [(stores[0], []), (both, ["--copies", "2"])]:
+        for _ in range(3):
+            command = [bench.hiroma, "run", "--local", "64M", "--store", f"compressed:1M,{store}", *option, "--seal", "on", "--", sys.executable, "-c", MIXED]
+            done = bench.native(command, seconds=200)
+            want(done.code == 0 and done.output == b"right\n", f"{option}: exit code {done.code}: {done.errors[-600:]}")
+
+
 TESTS = {
+    "seal-behind": sealed_behind,
     "seal-server-knows": server_knows,
     "seal-forks": sealed_forks,
     "seal-copies": sealed_copies,

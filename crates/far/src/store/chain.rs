@@ -120,6 +120,7 @@ impl Store for ChainStore {
             channels,
             inner_locs: Vec::new(),
             splits: Vec::new(),
+            parts: 0,
         }))
     }
 
@@ -267,7 +268,13 @@ struct ChainChannel {
     inner_locs: Vec<Loc>,
     /// Reads from more than one member.
     splits: Vec<Split>,
+    /// Parts of reads that were started so far.
+    parts: u64,
 }
+
+/// Set in the token of a part of a read, never in that of a caller: each request under way on a
+/// channel has a token of its own.
+const PART: u64 = 1 << 63;
 
 /// A read whose buffer was split because its sectors are in several members. Its parts are
 /// identified by the addresses of their buffers.
@@ -378,6 +385,7 @@ impl ChainChannel {
 
 impl Channel for ChainChannel {
     fn read(&mut self, token: Token, locs: &[Loc], buf: FrameBuf) {
+        debug_assert!(token.0 & PART == 0, "{token:?} is one of a part");
         if same_member(locs) == locs.len() {
             return self.read_from_one(token, locs, buf);
         }
@@ -393,7 +401,8 @@ impl Channel for ChainChannel {
         while !locs.is_empty() {
             let (some, after) = locs.split_at(same_member(locs));
             let (part, rest) = buf.split_at(some.len() * self.shared.sector_bytes);
-            self.read_from_one(token, some, part);
+            self.parts += 1;
+            self.read_from_one(Token(PART | self.parts), some, part);
             split.parts_missing += 1;
             (locs, buf) = (after, rest);
         }

@@ -37,7 +37,7 @@ use std::time::Duration;
 use hiroma_sys::frame::FrameBuf;
 use hiroma_units::{Bytes, Loc};
 
-/// Identifies one request on a channel; chosen by the caller.
+/// Identifies one request on a channel; chosen by the caller. No two that are under way have the same.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Token(pub u64);
 

@@ -321,6 +321,10 @@ impl SealedChannel {
                     "the table of blocks is full: allow more address space (ulimit -v), or use --seal off",
                 ));
             }
+        } else {
+            // What is not known cannot be opened.
+            let unknown = self.shared.error("opening", "two requests had one token");
+            done.result = std::mem::replace(&mut done.result, Ok(())).and(Err(unknown));
         }
     }
 }
@@ -330,7 +334,8 @@ impl Channel for SealedChannel {
         let mut kept = self.idle.pop().unwrap_or_default();
         kept.clear();
         kept.extend_from_slice(locs);
-        self.reads.insert(token, kept);
+        let other = self.reads.insert(token, kept);
+        debug_assert!(other.is_none(), "{token:?} is under way");
         self.inner.read(token, locs, buf);
     }
 
@@ -350,7 +355,8 @@ impl Channel for SealedChannel {
                 if !self.shared.note(locs, first, &self.tags) {
                     self.failed.push(token);
                 }
-                self.writes.insert(token, buf);
+                let other = self.writes.insert(token, buf);
+                debug_assert!(other.is_none(), "{token:?} is under way");
                 Ok(())
             }
             Err((copy, error)) => {

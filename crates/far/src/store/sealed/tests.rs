@@ -8,6 +8,7 @@ use hiroma_far_server::{ServeOptions, serve};
 
 use super::*;
 use crate::config::Allocation;
+use crate::store::chain::ChainStore;
 use crate::store::compressed::CompressedStore;
 use crate::store::faulty::{FaultyStore, Plan};
 use crate::store::file::FileStore;
@@ -92,6 +93,25 @@ impl Channel for LyingChannel {
 fn read_result(channel: &mut dyn Channel, locs: &[Loc]) -> Result<(), StoreError> {
     channel.read(Token(7), locs, FrameBuf::leak(locs.len() * SECTOR));
     wait(channel).remove(0).result
+}
+
+#[test]
+fn one_read_of_sectors_that_lie_in_turn_in_front_and_behind() {
+    let front: Arc<dyn Store> = Arc::new(CompressedStore::new(SECTOR, 1 << 20).unwrap());
+    let stores: Vec<Arc<dyn Store>> = vec![front, Arc::new(sealed(file()))];
+    let chain = ChainStore::new(stores, SECTOR).unwrap();
+    let mut channel = chain.open(Purpose::Write).unwrap();
+    // More than fits in front.
+    let written: Vec<Loc> = (0..400)
+        .map(|n| write_now(&mut *channel, &content(n * 4 + 3, SECTOR), 1).unwrap()[0])
+        .collect();
+    for from in 0..100 {
+        let wanted: Vec<u64> =
+            (0..7).map(|n| if n % 2 == 0 { from + n } else { 399 - from - n }).collect();
+        let locs: Vec<Loc> = wanted.iter().map(|&n| written[n as usize]).collect();
+        let expected: Vec<u8> = wanted.iter().flat_map(|n| content(n * 4 + 3, SECTOR)).collect();
+        assert!(read_now(&mut *channel, &locs, SECTOR).unwrap() == expected, "{from}");
+    }
 }
 
 #[test]
