@@ -254,6 +254,9 @@ impl Core {
             let (table, base) = (&self.extents, (self.arena.base() / EXTENT) as u64);
             self.accessed.staged_pages = 0;
             self.accessed.choose(|extent| table[extent as usize].has_resident());
+            for &extent in &self.accessed.asked {
+                self.clusters.asked(ExtentNo(extent));
+            }
             if !self.accessed.asked.is_empty() {
                 board.ask(self.accessed.asked.iter().map(|&extent| base + u64::from(extent)));
             }

@@ -11,7 +11,7 @@
 //! of faults would. It is measured for each extent, and within all of them for those of which too
 //! little is known.
 //!
-//! Pages that have come since the last read say nothing. Where nearly all have, because whole
+//! Pages that have come since the bits before them were requested say nothing. Where nearly all have, because whole
 //! clusters come and go faster than accessed bits are read, nothing can be learned as long as
 //! clusters move; so what is known ages, and sectors move one by one until more is known.
 
@@ -134,8 +134,9 @@ pub struct Clusters {
     present: u64,
     judged: u64,
     extents: FxHashMap<ExtentNo, Known>,
-    /// Pages that became resident after the last read. Their accessed bits are set by that.
-    admitted: FxHashMap<ExtentNo, PageBits>,
+    /// Pages that became resident since the last request for their bits, and between that and the
+    /// one before. Their accessed bits are set by that.
+    admitted: FxHashMap<ExtentNo, [PageBits; 2]>,
     /// The clusters of the last first touches.
     recent: [u64; RECENT],
     next: usize,
@@ -175,16 +176,24 @@ impl Clusters {
 
     /// A block became resident.
     pub fn admitted(&mut self, block: BlockId) {
-        let bits = self.admitted.entry(block.extent_no()).or_default();
+        let [bits, _] = self.admitted.entry(block.extent_no()).or_default();
         words_of(block).for_each(|(word, mask)| bits[word] |= mask);
+    }
+
+    /// Accessed bits of an extent were requested. They are read, and cleared, at any moment until
+    /// the answer, so what comes meanwhile is not judged by this answer nor by the next one.
+    pub fn asked(&mut self, extent: ExtentNo) {
+        if let Some(admitted) = self.admitted.get_mut(&extent) {
+            *admitted = [PageBits::default(), admitted[0]];
+        }
     }
 
     /// Accessed bits of an extent that moves in small blocks were read. Returns whether its sectors
     /// are to move one by one.
     pub fn read(&mut self, extent: ExtentNo, used: &PageBits, resident: &PageBits) -> bool {
-        let admitted = self.admitted.remove(&extent).unwrap_or_default();
+        let [late, early] = self.admitted.get(&extent).copied().unwrap_or_default();
         let present = count(resident);
-        let resident: PageBits = std::array::from_fn(|at| resident[at] & !admitted[at]);
+        let resident: PageBits = std::array::from_fn(|at| resident[at] & !late[at] & !early[at]);
         let used = std::array::from_fn(|at| used[at] & resident[at]);
         let seen = Use::new(&used, &resident);
         let is_blind = self.sees(present, seen.resident);
@@ -256,7 +265,7 @@ impl Clusters {
     /// Bytes of its tables.
     pub fn metadata_bytes(&self) -> usize {
         self.extents.capacity() * (size_of::<(ExtentNo, Known)>() + 1)
-            + self.admitted.capacity() * (size_of::<(ExtentNo, PageBits)>() + 1)
+            + self.admitted.capacity() * (size_of::<(ExtentNo, [PageBits; 2])>() + 1)
     }
 }
 
@@ -345,10 +354,31 @@ mod tests {
         for _ in 0..40 {
             let mut used = single(&mut numbers, 40);
             // A whole cluster has come, and all of its accessed bits are set by that.
+            clusters.asked(ExtentNo(0));
             for _ in 0..16 {
                 let sector = numbers.next_u64() % 64 * CLUSTER;
                 clusters.admitted(BlockId::new(sector, 3));
                 used[sector as usize / 64] |= 0xff << (sector % 64);
+            }
+            clusters.read(ExtentNo(0), &used, &ALL);
+        }
+        assert!(!clusters.moves_whole(0));
+    }
+
+    #[test]
+    fn pages_that_come_while_bits_are_read_say_nothing() {
+        let (mut clusters, mut numbers) = (Clusters::default(), Rng::new(8));
+        let mut late = PageBits::default();
+        for _ in 0..40 {
+            // What came after the bits were read last time has its bits set this time.
+            let used = single(&mut numbers, 40);
+            let used = std::array::from_fn(|at| used[at] | late[at]);
+            clusters.asked(ExtentNo(0));
+            late = PageBits::default();
+            for _ in 0..16 {
+                let sector = numbers.next_u64() % 64 * CLUSTER;
+                clusters.admitted(BlockId::new(sector, 3));
+                late[sector as usize / 64] |= 0xff << (sector % 64);
             }
             clusters.read(ExtentNo(0), &used, &ALL);
         }
@@ -366,6 +396,7 @@ mod tests {
             assert!(clusters.moves_whole(0));
             for round in 0..20_000 {
                 let extent = round % 64;
+                clusters.asked(ExtentNo(extent));
                 (0..PAGES_PER_EXTENT as u64 / CLUSTER).for_each(|at| {
                     clusters.admitted(BlockId::new(first_of(extent) + at * CLUSTER, 3));
                 });
@@ -374,6 +405,7 @@ mod tests {
             assert!(!clusters.moves_whole(0), "{known}");
             // Then pages stay longer, and it is seen again.
             for round in 0..40 {
+                clusters.asked(ExtentNo(round % 4));
                 clusters.read(ExtentNo(round % 4), &whole(&mut numbers, 64), &ALL);
             }
             assert!(clusters.moves_whole(0), "{known}");
