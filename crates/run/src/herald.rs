@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -11,10 +12,15 @@ use hiroma_far::control::{ControlPage, Counter};
 use hiroma_units::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::watch::Watch;
 use crate::{processes, rundir};
 
 /// Time between two reads of the control pages.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Pages of ended processes that stay. Each look reads all pages.
+const ENDED_MAX: usize = 64;
+/// Looks after the end of a process until nobody writes its page any more: its pager may outlive it.
+const LOOKS_AFTER_END: u32 = 50;
 
 /// The thread that reads messages.
 pub struct Herald {
@@ -37,16 +43,23 @@ struct Page {
     condemned: bool,
     /// The process has ended since; its id may belong to another one now.
     gone: bool,
+    /// Looks since the process ended.
+    looks_after_end: u32,
 }
 
 impl Herald {
-    /// Starts to read the control pages in `dir`.
-    pub fn start(dir: PathBuf) -> Herald {
+    /// Starts to read the control pages in `dir`, which are removed some time after their processes
+    /// have ended, except that of `first`: `watch` keeps their counts.
+    pub fn start(dir: PathBuf, watch: Arc<Mutex<Watch>>, first: u32) -> Herald {
         let (stop, stopped) = channel();
         let thread = thread::spawn(move || {
             let mut told = PrintedMessages::default();
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 told.look(&dir);
+                let settled = told.settled(first);
+                if !settled.is_empty() {
+                    watch.lock().unwrap_or_else(PoisonError::into_inner).settle(&settled);
+                }
             }
             told.look(&dir);
             told
@@ -92,7 +105,22 @@ impl PrintedMessages {
                 ));
                 end(pid);
             }
+            let alive = processes::is_alive(pid);
+            known.looks_after_end = if alive { 0 } else { known.looks_after_end + 1 };
         }
+    }
+
+    /// Processes that ended long ago, if many have ended. They are forgotten.
+    fn settled(&mut self, first: u32) -> Vec<u32> {
+        let is_settled =
+            |pid: u32, page: &Page| pid != first && page.looks_after_end > LOOKS_AFTER_END;
+        let pages = self.pages.iter().filter(|(pid, page)| is_settled(**pid, page));
+        let settled: Vec<u32> = pages.map(|(&pid, _)| pid).collect();
+        if settled.len() <= ENDED_MAX {
+            return Vec::new();
+        }
+        self.pages.retain(|&pid, page| !is_settled(pid, page));
+        settled
     }
 }
 

@@ -44,7 +44,7 @@ impl RunDir {
 
 impl Drop for RunDir {
     fn drop(&mut self) {
-        if !in_use(&self.path) {
+        if !is_in_use(&self.path) {
             let _ = fs::remove_dir_all(&self.path);
         }
     }
@@ -75,18 +75,26 @@ pub fn page_pids(dir: &Path) -> Vec<u32> {
     pids
 }
 
-fn in_use(dir: &Path) -> bool {
-    page_pids(dir).into_iter().any(processes::is_alive)
-}
-
 fn clear_stale(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let pid = name.to_str().and_then(|name| name.strip_prefix("run-")?.parse().ok());
-        if pid.is_some_and(|pid: u32| !processes::is_alive(pid)) && !in_use(&entry.path()) {
+        if pid.is_some_and(|pid: u32| !processes::is_alive(pid)) && !is_in_use(&entry.path()) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
+}
+
+/// Whether a process of a run that has ended is still alive. The pages of the others go: there may
+/// be thousands, and each run that starts would look for their processes anew while one lives, or
+/// has got the number of one that lived.
+fn is_in_use(dir: &Path) -> bool {
+    let (alive, ended): (Vec<u32>, _) =
+        page_pids(dir).into_iter().partition(|&pid| processes::is_alive(pid));
+    for pid in ended {
+        let _ = fs::remove_file(dir.join(format!("{pid}.hiroma")));
+    }
+    !alive.is_empty()
 }
 
 #[cfg(test)]
@@ -122,9 +130,11 @@ mod tests {
         make(&format!("run-{dead}"), dead);
         make(&format!("run-{}", dead - 1), std::process::id());
         make(&format!("run-{}", std::process::id()), dead);
+        let used = dir.path().join(format!("run-{}", dead - 1));
+        fs::write(used.join(format!("{dead}.hiroma")), "").unwrap();
         clear_stale(dir.path());
         assert!(!dir.path().join(format!("run-{dead}")).exists());
-        assert!(dir.path().join(format!("run-{}", dead - 1)).exists());
+        assert_eq!(page_pids(&used), [std::process::id()]);
         assert!(dir.path().join(format!("run-{}", std::process::id())).exists());
     }
 }

@@ -52,7 +52,7 @@ impl Report<'_> {
             _ => String::new(),
         };
         let loss = loss.map_or(String::new(), |loss| loss.summary());
-        let processes = match self.watch.seen().len() {
+        let processes = match self.watch.count() {
             1 => String::new(),
             count => format!(" in {count} processes"),
         };

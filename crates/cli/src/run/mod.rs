@@ -90,7 +90,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         }
         start_failure(&program, &error)
     })?;
-    let herald = Herald::start(dir.path().to_owned());
+    let herald = Herald::start(dir.path().to_owned(), Arc::clone(&watch), child.id());
     let follower = following.map(|following| Follower::start(following, dir.path()));
     let sampler = args.report.is_some().then(|| Sampler::start(Arc::clone(&watch), start));
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
