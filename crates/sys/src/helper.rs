@@ -36,7 +36,6 @@ const GUARD_BYTES: usize = 16 << 10;
 struct Room {
     stack_top: AtomicUsize,
     thread_pointer: AtomicUsize,
-    taken: AtomicU32,
     /// The thread's id; the kernel clears it when the thread has ended.
     thread: AtomicU32,
 }
@@ -45,7 +44,6 @@ static ROOMS: [Room; ROOMS_MAX] = [const {
     Room {
         stack_top: AtomicUsize::new(0),
         thread_pointer: AtomicUsize::new(0),
-        taken: AtomicU32::new(0),
         thread: AtomicU32::new(0),
     }
 }; ROOMS_MAX];
@@ -134,11 +132,11 @@ fn thread_pointer() -> *mut u8 {
 pub fn prepare() -> io::Result<()> {
     let allocate = allocator().ok_or(io::ErrorKind::Unsupported)?;
     find_tid()?;
-    for room in &ROOMS {
-        if room.stack_top.load(Ordering::Relaxed) != 0 {
-            continue;
-        }
-        room.stack_top.store(new_stack()?, Ordering::Relaxed);
+    if ROOMS.iter().all(|room| room.stack_top.load(Ordering::Relaxed) != 0) {
+        return Ok(());
+    }
+    let stacks = new_stacks()?;
+    for (room, number) in ROOMS.iter().zip(1..) {
         // SAFETY: null requests new storage; its thread control block is returned.
         let pointer = unsafe { allocate(ptr::null_mut()) };
         if pointer.is_null() {
@@ -147,16 +145,23 @@ pub fn prepare() -> io::Result<()> {
         // SAFETY: a thread control block that is not in use yet.
         unsafe { fill_control_block(pointer.cast()) };
         room.thread_pointer.store(pointer as usize, Ordering::Relaxed);
+        // Last: a room without a stack is not taken.
+        room.stack_top.store(stacks + number * STEP, Ordering::Relaxed);
     }
     Ok(())
 }
 
-fn new_stack() -> io::Result<usize> {
+/// From one stack to the next.
+const STEP: usize = STACK_BYTES + GUARD_BYTES;
+
+/// The stacks of all rooms, in one mapping: every process that is started makes them, and few use
+/// them. Each gets its guard when it is taken.
+fn new_stacks() -> io::Result<usize> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    let len = STACK_BYTES + GUARD_BYTES;
+    let len = ROOMS_MAX * STEP;
     // SAFETY: a new mapping at an address of the kernel's choice. The raw system call, because the
     // C library's function may be replaced.
-    let stack = unsafe {
+    let stacks = unsafe {
         libc::syscall(
             libc::SYS_mmap,
             0usize,
@@ -167,12 +172,7 @@ fn new_stack() -> io::Result<usize> {
             0usize,
         )
     };
-    if stack == -1 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the lower end of the mapping just made.
-    unsafe { libc::syscall(libc::SYS_mprotect, stack, GUARD_BYTES, libc::PROT_NONE) };
-    Ok(stack as usize + len)
+    if stacks == -1 { Err(io::Error::last_os_error()) } else { Ok(stacks as usize) }
 }
 
 /// The first words of glibc's thread control block on x86-64 (`tcbhead_t`): its own address, the
@@ -199,27 +199,28 @@ unsafe fn fill_control_block(block: *mut usize) {
 }
 
 fn take_room() -> io::Result<&'static Room> {
-    let is_free = |room: &&Room| {
-        let ended =
-            room.taken.load(Ordering::Acquire) == 0 || room.thread.load(Ordering::Acquire) == 0;
-        ended && room.stack_top.load(Ordering::Relaxed) != 0
+    // By one exchange: the program's thread that starts a helper, the process between the two, and
+    // the helper's first thread take rooms at the same time. The word is not zero until the kernel
+    // has cleared it, so a thread that has not started yet keeps its room.
+    let is_taken = |room: &&Room| {
+        room.stack_top.load(Ordering::Relaxed) != 0
+            && room
+                .thread
+                .compare_exchange(0, u32::MAX, Ordering::AcqRel, Ordering::Acquire)
+                .is_ok()
     };
-    // Rooms are taken by the program's thread that starts a helper, and later by the helper's first
-    // thread, never by two at the same time.
     let room = ROOMS
         .iter()
-        .find(is_free)
+        .find(is_taken)
         .ok_or_else(|| io::Error::other("the helper has too many threads"))?;
-    room.taken.store(1, Ordering::Release);
-    // Not zero until the kernel has cleared it: the thread may not have started yet when the next
-    // room is taken.
-    room.thread.store(u32::MAX, Ordering::Release);
+    let guard = room.stack_top.load(Ordering::Relaxed) - STEP;
+    // SAFETY: the lower end of a stack that nobody uses now.
+    unsafe { libc::syscall(libc::SYS_mprotect, guard, GUARD_BYTES, libc::PROT_NONE) };
     Ok(room)
 }
 
 fn give_up(room: &Room) {
     room.thread.store(0, Ordering::Release);
-    room.taken.store(0, Ordering::Release);
 }
 
 /// The `clone` system call with a new stack, on which the new thread calls `entry(argument)`.

@@ -1,4 +1,4 @@
-//! The mapping at an address of this process, from `/proc/self/maps`, by `PROCMAP_QUERY` (Linux
+//! Mappings of this process, from `/proc/self/maps`, by `PROCMAP_QUERY` (Linux
 //! 6.11) where available.
 //!
 //! Contract: the structure below has the layout of the kernel's header (`include/uapi/linux/fs.h`),
@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::fs::File;
+use std::io;
 use std::os::fd::AsFd;
 
 use rustix::ioctl::{self, Opcode, Updater, opcode};
@@ -59,20 +60,27 @@ pub fn area_at(addr: usize) -> Option<Area> {
     }
 }
 
+/// The mappings that touch `start..end`, in order.
+pub fn areas(start: usize, end: usize) -> io::Result<Vec<Area>> {
+    let text = std::fs::read_to_string("/proc/self/maps")?;
+    Ok(text.lines().filter_map(area).filter(|area| area.start < end && start < area.end).collect())
+}
+
 fn area_in_text(text: &str, addr: usize) -> Option<Area> {
-    text.lines().find_map(|line| {
-        let mut fields = line.split(' ');
-        let (start, end) = fields.next()?.split_once('-')?;
-        let (start, end) =
-            (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
-        let rights = fields.next()?.as_bytes();
-        let bit =
-            |at: usize, set: u8, value: i32| if rights.get(at) == Some(&set) { value } else { 0 };
-        let prot = bit(0, b'r', libc::PROT_READ)
-            | bit(1, b'w', libc::PROT_WRITE)
-            | bit(2, b'x', libc::PROT_EXEC);
-        (start <= addr && addr < end).then_some(Area { start, end, prot })
-    })
+    text.lines().filter_map(area).find(|area| area.start <= addr && addr < area.end)
+}
+
+fn area(line: &str) -> Option<Area> {
+    let mut fields = line.split(' ');
+    let (start, end) = fields.next()?.split_once('-')?;
+    let (start, end) =
+        (usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(end, 16).ok()?);
+    let rights = fields.next()?.as_bytes();
+    let bit = |at: usize, set: u8, value: i32| if rights.get(at) == Some(&set) { value } else { 0 };
+    let prot = bit(0, b'r', libc::PROT_READ)
+        | bit(1, b'w', libc::PROT_WRITE)
+        | bit(2, b'x', libc::PROT_EXEC);
+    Some(Area { start, end, prot })
 }
 
 #[cfg(test)]
@@ -92,5 +100,9 @@ mod tests {
             assert_eq!(area_in_text(&text, addr + 5), area_at(addr));
         }
         assert_eq!(area_at(8), None);
+        let (from, to) = (memory.base() + 4096, memory.base() + 3 * 4096);
+        let areas = areas(from, to).unwrap();
+        let prots: Vec<_> = areas.iter().map(|area| area.prot).collect();
+        assert_eq!(prots, [libc::PROT_READ, libc::PROT_NONE]);
     }
 }

@@ -486,14 +486,14 @@ impl Uffd {
             .map_err(Stop::from)
     }
 
-    /// Appends pending messages, at most 16; never blocks.
-    pub fn read(&self, out: &mut Vec<Message>) -> io::Result<()> {
+    /// Appends pending messages, at most `most`, at least 1, and at most 16; never blocks.
+    pub fn read(&self, out: &mut Vec<Message>, most: usize) -> io::Result<()> {
         let mut raw = [RawMessage::default(); 16];
         let size = size_of::<RawMessage>();
-        // SAFETY: `raw` is plain old data of that length.
-        let bytes = unsafe {
-            std::slice::from_raw_parts_mut(raw.as_mut_ptr().cast::<u8>(), size * raw.len())
-        };
+        let most = most.clamp(1, raw.len());
+        // SAFETY: `raw` is plain old data of at least that length.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(raw.as_mut_ptr().cast::<u8>(), size * most) };
         let got = match rustix::io::read(&self.fd, bytes) {
             Ok(got) => got,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(()),

@@ -89,13 +89,20 @@ impl Reservation {
 
     /// Replaces the mapping of a part, whatever it was, by an empty one without access.
     pub fn reclaim(&self, addr: usize, len: usize) -> io::Result<()> {
+        self.renew(addr, len, 0)
+    }
+
+    /// Replaces the mapping of a part, whatever it was, by an empty one with this protection
+    /// (`PROT_*`).
+    pub fn renew(&self, addr: usize, len: usize, prot: i32) -> io::Result<()> {
         assert!(
             self.contains(addr) && len <= self.base + self.len - addr,
             "a range outside the reservation"
         );
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        let prot = ProtFlags::from_bits_retain(prot as u32);
         // SAFETY: replaces memory inside our own reservation that its user has released.
-        unsafe { mmap_anonymous(addr as *mut _, len, ProtFlags::empty(), flags)? };
+        unsafe { mmap_anonymous(addr as *mut _, len, prot, flags)? };
         Ok(())
     }
 

@@ -138,7 +138,7 @@ fn next_message(uffd: &Uffd) -> Message {
     while out.is_empty() {
         assert!(Instant::now() < until, "no message came");
         wait::readable(&[uffd.as_fd().as_raw_fd()], 100);
-        uffd.read(&mut out).unwrap();
+        uffd.read(&mut out, usize::MAX).unwrap();
     }
     assert_eq!(out.len(), 1, "{out:?}");
     out[0]
