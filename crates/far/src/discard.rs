@@ -1,6 +1,8 @@
 //! Memory that the program gives up: discards, unmappings, and the events of userfaultfd about
 //! those that bypassed the pager.
 
+use std::time::Duration;
+
 use hiroma_sys::uffd::Message;
 use hiroma_sys::vm;
 use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE};
@@ -27,6 +29,10 @@ pub enum By {
 
 /// At least this many resident small blocks in a row are taken out in one call.
 const EVACUATED_RUN_MIN: usize = 4;
+
+/// How long to wait for the kernel to drop pages whose event was read: 10 ms.
+const DROPPING_NAP: Duration = Duration::from_micros(50);
+const DROPPING_NAPS_MAX: u32 = 200;
 
 impl Core {
     /// Forgets the content of `start..end`, which reads as zeros from now on. Returns the ranges
@@ -239,7 +245,7 @@ impl Core {
     fn evacuate(&mut self, block: BlockId, to_zero: &mut Vec<(usize, usize)>) {
         let addr = self.addr(block);
         if self.live.path == Path::Fallback {
-            if self.live.memory.discard(addr, block.bytes()).is_ok() {
+            if self.drop_pages(addr, block.bytes()).is_ok() {
                 self.set_resident(block, false);
             } else {
                 to_zero.push((addr, addr + block.bytes()));
@@ -297,12 +303,12 @@ impl Core {
         let bytes = self.sector_bytes();
         let start = self.arena.base() + extent * EXTENT + first * bytes;
         let done = if self.live.path == Path::Fallback {
-            if self.live.memory.discard(start, count * bytes).is_ok() { count } else { 0 }
+            if self.drop_pages(start, count * bytes).is_ok() { count } else { 0 }
         } else if self.has_unsettled(start, count * bytes) {
             0
         } else {
             let scratch = self.frames.scratch();
-            let moved = self.live.memory.move_out(scratch, start, count * bytes).done;
+            let moved = self.move_pages_out(scratch, start, count * bytes).done;
             self.frames.empty_scratch(moved);
             if moved % bytes != 0 {
                 self.extents[extent].set(flag::HOLES, true);
@@ -372,6 +378,34 @@ impl Core {
         let _ = self.forget(start, end, By::Kernel);
     }
 
+    /// Reads queued messages of the kernel.
+    ///
+    /// A thread that maps something over managed memory continues when its event is read. That must
+    /// not happen while the kernel drops pages there for the pager: it would drop those that the
+    /// thread writes. So events are read one by one then, and none after the pager's own until the
+    /// kernel is done.
+    pub fn read_pending(&mut self) {
+        let most = if self.own_removals.is_empty() { usize::MAX } else { 1 };
+        let from = self.pending.len();
+        if self.live.memory.read(&mut self.pending, most).is_err() {
+            fatal::die("reading from userfaultfd failed; please report this");
+        }
+        if most > 1 || fatal::is_model() {
+            return;
+        }
+        let Some(&Message::Remove { start, end }) = self.pending.get(from) else { return };
+        let Some(own) = self.own_removals.iter().find(|own| own.is_dropping(start, end)) else {
+            return;
+        };
+        // The event can be the program's, with its thread still to come.
+        for _ in 0..DROPPING_NAPS_MAX {
+            if !own.is_dropping(start, end) {
+                break;
+            }
+            std::thread::sleep(DROPPING_NAP);
+        }
+    }
+
     /// Acts on the messages that were read from userfaultfd in the middle of an operation. Faults
     /// are left to the fault thread.
     pub fn catch_up(&mut self) {
@@ -400,6 +434,7 @@ impl Core {
             }
             let _ = self.forget(from, to, By::Unmapped);
             self.addresses.foreign.insert(from, to);
+            self.is_mapped_over = true;
             self.mark_mixed(from, to);
         }
     }

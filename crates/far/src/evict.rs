@@ -2,6 +2,7 @@
 //! with their far copies, writes back those that differ, and frees frames.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hiroma_sys::frame::FrameBuf;
@@ -61,6 +62,15 @@ const ROOM_RETRY: Duration = Duration::from_millis(5);
 const TOLD_AFTER: Duration = Duration::from_millis(500);
 /// Maximum bytes of write-backs in flight.
 const UNDER_WAY_MAX: usize = 8 * EXTENT;
+
+/// The write of a job's sectors from `sector` on: each one under way has a token of its own.
+fn token_of(job: usize, sector: usize) -> Token {
+    Token((job as u64) << 16 | sector as u64)
+}
+
+fn job_of(token: Token) -> usize {
+    (token.0 >> 16) as usize
+}
 
 impl Evicting {
     pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Evicting {
@@ -245,17 +255,18 @@ impl Evicting {
             let Job { addr, tier, .. } = self.jobs[index];
             let buf = vm::lend(addr + from * sector_bytes, (end - from) * sector_bytes);
             let locs = &mut locs[..end - from];
+            let token = token_of(index, from);
             let written = match tier {
-                Some(tier) => match self.channel.write_to(tier, Token(index as u64), buf, locs) {
+                Some(tier) => match self.channel.write_to(tier, token, buf, locs) {
                     // The block stays in its present store.
                     Err((_, StoreError::Full { .. })) if differing == 0 => break,
                     other => other,
                 },
-                None => self.channel.write(Token(index as u64), buf, locs),
+                None => self.channel.write(token, buf, locs),
             };
             match written {
                 Ok(()) => {}
-                Err((buf, StoreError::Full { .. })) => self.write_late(index, buf, locs),
+                Err((buf, StoreError::Full { .. })) => self.write_late(token, buf, locs),
                 Err((_, error)) => lost(&error),
             }
             let job = &mut self.jobs[index];
@@ -269,7 +280,7 @@ impl Evicting {
 
     /// Starts a write when the store has room again: other processes end, a server returns, and
     /// write-backs that complete free what they replace.
-    fn write_late(&mut self, index: usize, mut buf: FrameBuf, locs: &mut [Loc]) {
+    fn write_late(&mut self, token: Token, mut buf: FrameBuf, locs: &mut [Loc]) {
         let start = Instant::now();
         let patience = match fatal::is_model() {
             true => Duration::ZERO,
@@ -277,7 +288,7 @@ impl Evicting {
         };
         let mut is_told = false;
         loop {
-            match self.channel.write(Token(index as u64), buf, locs) {
+            match self.channel.write(token, buf, locs) {
                 Ok(()) => return,
                 Err((_, error @ StoreError::Full { .. })) if start.elapsed() >= patience => {
                     lost(&error)
@@ -309,7 +320,7 @@ impl Evicting {
             if let Err(error) = result {
                 lost(&error);
             }
-            self.ended(token.0 as usize);
+            self.ended(job_of(token));
         }
         self.completions = completions;
         any
@@ -345,16 +356,21 @@ impl Evicting {
             return false;
         }
         let Some(extent) = core.next_reclaim() else { return false };
-        // With several mappings, its pages move one by one, and the page table may stay.
-        if !core.extents[extent].has(flag::MIXED) {
+        // With several mappings, its pages move one by one, and the page table may stay. It also
+        // stays in a program that maps over its memory by raw system calls: one between here and
+        // the kernel's lock could not be seen, and its new pages would be dropped.
+        if !core.extents[extent].has(flag::MIXED) && !core.is_mapped_over {
             // A child forked meanwhile would wait forever for the removal that is in progress here.
             core.in_flight += 1;
             let start = core.arena.base() + extent * EXTENT;
             core.recorder.note("reclaim", extent as u64 * 512, 0, 0);
-            core.own_removals.push(OwnRemoval::new(start, start + EXTENT));
+            let own = OwnRemoval::new(start, start + EXTENT);
+            let is_over = own.is_over.clone();
+            core.own_removals.push(own);
             drop(guard);
             // Without the lock: the kernel waits until the fault thread has read the event.
             let _ = self.live.memory.discard(start, EXTENT);
+            is_over.store(true, Ordering::Release);
             guard = self.core.lock();
             guard.in_flight -= 1;
             guard.recorder.note("reclaimed", extent as u64 * 512, 0, 0);
@@ -364,8 +380,9 @@ impl Evicting {
             for (from, to) in own.map_or_else(Vec::new, OwnRemoval::of_the_program) {
                 let _ = guard.forget(from, to, By::Kernel);
             }
-            guard.extents[extent].set(flag::PAGE_TABLE, false);
         }
+        // If it stays, the next move finds it again.
+        guard.extents[extent].set(flag::PAGE_TABLE, false);
         guard.extents[extent].set(flag::RECLAIMING, false);
         drop(guard);
         self.live.wake_fault_thread();

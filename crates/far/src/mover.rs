@@ -1,6 +1,7 @@
 //! Moves blocks between the program and frames. This is the only code that changes what is mapped
 //! into the program.
 
+use std::io;
 use std::time::Duration;
 
 use hiroma_sys::uffd::{Message, Outcome, Stop};
@@ -221,9 +222,7 @@ impl Core {
     /// continues.
     pub fn drain(&mut self) {
         let live = self.live.clone();
-        if live.memory.read(&mut self.pending).is_err() {
-            crate::fatal::die("reading from userfaultfd failed; please report this");
-        }
+        self.read_pending();
         // They are acted on at the end of the current operation: see `Core::take_work`.
         if !self.pending.is_empty() {
             live.wake_fault_thread();
@@ -257,7 +256,12 @@ impl Core {
     }
 
     fn has_read_removal(&self, start: usize, len: usize) -> bool {
-        self.pending.iter().any(|message| matches!(*message, Message::Remove { start: from, end } if from < start + len && start < end))
+        self.pending.iter().any(|message| match *message {
+            Message::Remove { start: from, end } | Message::Unmap { start: from, end } => {
+                from < start + len && start < end
+            }
+            _ => false,
+        })
     }
 
     /// Whether the kernel may currently be removing a page from the program. Touching it would
@@ -299,15 +303,51 @@ impl Core {
 
     /// Moves the block out of the program into `frame`, which has no memory yet.
     pub fn take_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
+        let (start, end) = (self.addr(block), self.addr(block) + block.bytes());
+        if self.addresses.foreign.covers(start, end) {
+            self.forget_copies(block);
+            return TakeOut::Gone;
+        }
+        if self.addresses.foreign.touches(start, end) && !canary::is_broken("foreign memory stays")
+        {
+            return TakeOut::Mixed;
+        }
         match self.live.path {
             Path::Full => self.move_out(block, frame),
             Path::Fallback => self.copy_out(block, frame),
         }
     }
 
+    /// Moves pages of the program to `dst`. All that leaves the program leaves here.
+    ///
+    /// What the program has mapped over managed memory is its own and stays: the kernel would move
+    /// it, for it asks only of the destination whether that is managed.
+    pub fn move_pages_out(&self, dst: usize, src: usize, len: usize) -> Outcome {
+        // Canary "foreign memory stays": it is moved out.
+        if self.addresses.foreign.touches(src, src + len)
+            && !canary::is_broken("foreign memory stays")
+        {
+            return Outcome { done: 0, stop: Some(Stop::Invalid) };
+        }
+        self.live.memory.move_out(dst, src, len)
+    }
+
+    /// Drops pages of the program, on the path where that raises no event.
+    ///
+    /// What the program has mapped over managed memory stays. A thread that does so continues only
+    /// after its event was read, and that needs the lock.
+    pub fn drop_pages(&self, start: usize, len: usize) -> io::Result<()> {
+        let is_replaced =
+            self.addresses.foreign.touches(start, start + len) || self.has_read_removal(start, len);
+        // Canary "foreign memory stays": it is dropped.
+        if is_replaced && !canary::is_broken("foreign memory stays") {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        self.live.memory.discard(start, len)
+    }
+
     fn move_out(&mut self, block: BlockId, frame: Frame) -> TakeOut {
         let (src, dst, len) = (self.addr(block), self.frames.addr(frame), block.bytes());
-        let live = self.live.clone();
         let (mut at, mut unsharing, mut by_page) = (0, Unsharing::default(), false);
         self.recorder.note("move_out", block.page(), self.frames.addr(frame), block.pages());
         self.refusals = 0;
@@ -318,7 +358,7 @@ impl Core {
             let Outcome { done, stop } = if is_unsettled {
                 unsettled
             } else {
-                live.memory.move_out(dst + at, src + at, step)
+                self.move_pages_out(dst + at, src + at, step)
             };
             at += done;
             let end = match stop {
@@ -383,17 +423,13 @@ impl Core {
             return 0;
         }
         let len = len.min(end - src);
-        loop {
-            match live.memory.write_protect(src, len, true) {
-                Ok(()) => break,
-                Err(Stop::Again) => self.drain(),
-                Err(_) => return 0,
-            }
+        if self.write_protect(src, len).is_err() {
+            return 0;
         }
         let (mut at, mut unsharing) = (0, Unsharing::default());
         if let Some(lent) = self.lend_writable(src, dst, len) {
             while at < len {
-                let Outcome { done, stop } = live.memory.move_out(dst + at, src + at, len - at);
+                let Outcome { done, stop } = self.move_pages_out(dst + at, src + at, len - at);
                 at += done;
                 match stop {
                     None => {}
@@ -411,10 +447,36 @@ impl Core {
             self.put_back(src, len, &lent);
             self.make_frames_plain(dst, len);
         }
-        while live.memory.write_protect(src, len, false) == Err(Stop::Again) {
-            self.drain();
-        }
+        self.lift_protection(src, len);
         at
+    }
+
+    /// Write-protects a range of the program, or nothing of it.
+    fn write_protect(&mut self, start: usize, len: usize) -> Result<(), Stop> {
+        loop {
+            match self.live.memory.write_protect(start, len, true) {
+                Err(Stop::Again) => self.drain(),
+                Err(stop) => {
+                    // The kernel goes from mapping to mapping, and stops at the first one that is
+                    // not managed.
+                    self.lift_protection(start, len);
+                    return Err(stop);
+                }
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    fn lift_protection(&mut self, start: usize, len: usize) {
+        let (mut at, mut step) = (start, len);
+        while at < start + len {
+            match self.live.memory.write_protect(at, step, false) {
+                Err(Stop::Again) => self.drain(),
+                // The kernel stopped at a mapping that is not managed.
+                Err(_) if step > PAGE => step = PAGE,
+                Ok(()) | Err(_) => at += step,
+            }
+        }
     }
 
     /// The protection of the pages before and after a range. If it changes, the program has changed
@@ -513,25 +575,20 @@ impl Core {
         if !self.addresses.mapped.touches(src, src + len) {
             // It was fetched as part of an extent of which only another part is mapped. The program
             // does not use it, and it may be inaccessible.
-            if self.live.memory.discard(src, len).is_err() {
+            if self.drop_pages(src, len).is_err() {
                 return TakeOut::Unmovable;
             }
             // Written back while it was being given up, the copies may be out of date.
             self.forget_copies(block);
             return TakeOut::Gone;
         }
-        if self.addresses.foreign.touches(src, src + len)
-            || self.addresses.special.touches(src, src + len)
-        {
+        if self.addresses.special.touches(src, src + len) {
             return TakeOut::Mixed;
         }
-        loop {
-            match self.live.memory.write_protect(src, len, true) {
-                Ok(()) => break,
-                Err(Stop::Again) => self.drain(),
-                Err(Stop::NotThere) => return TakeOut::Mixed,
-                Err(_) => return TakeOut::Unmovable,
-            }
+        match self.write_protect(src, len) {
+            Ok(()) => {}
+            Err(Stop::NotThere) => return TakeOut::Mixed,
+            Err(_) => return TakeOut::Unmovable,
         }
         // No thread can write now. Pages that the program has dropped by a system call of its own
         // must not be touched, because that fault would wait for our lock. They are zeros.
@@ -541,10 +598,10 @@ impl Core {
             }
         }
         self.frames.gained(frame);
-        match self.live.memory.discard(src, len) {
+        match self.drop_pages(src, len) {
             Ok(()) => TakeOut::Done,
             Err(_) => {
-                let _ = self.live.memory.write_protect(src, len, false);
+                self.lift_protection(src, len);
                 self.drop_frame(frame);
                 TakeOut::Unmovable
             }

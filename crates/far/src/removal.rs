@@ -1,12 +1,15 @@
 //! Removals that the kernel reports: distinguishes the pager's own from the program's, and records
-//! the ranges that the kernel has yet to discard. Pure.
+//! the ranges that the kernel has yet to discard. Pure, but for the flag that the evictor sets.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use hiroma_units::BlockId;
 
 use crate::addresses::IntervalSet;
 
 /// A removal that the pager has requested from the kernel, until the kernel has finished it.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Debug)]
 pub struct OwnRemoval {
     pub start: usize,
     pub end: usize,
@@ -15,11 +18,18 @@ pub struct OwnRemoval {
     pub seen_to: usize,
     /// Other events inside the range: the program's, or repetitions.
     pub others: Vec<(usize, usize)>,
+    /// Set once the kernel has dropped the pages.
+    pub is_over: Arc<AtomicBool>,
 }
 
 impl OwnRemoval {
     pub fn new(start: usize, end: usize) -> OwnRemoval {
-        OwnRemoval { start, end, seen_to: start, others: Vec::new() }
+        OwnRemoval { start, end, seen_to: start, others: Vec::new(), is_over: Arc::default() }
+    }
+
+    /// Whether an event of this range means that the kernel is dropping its pages.
+    pub fn is_dropping(&self, start: usize, end: usize) -> bool {
+        self.start <= start && end == self.end && !self.is_over.load(Ordering::Acquire)
     }
 
     /// Records an event inside the range.

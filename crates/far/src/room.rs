@@ -78,11 +78,13 @@ impl Core {
         if let Some(room) = self.room_of_test {
             // The limit yields to blocks that have to stay: on the fallback path, blocks with parts
             // that the program may not read cannot be copied; shared pages that the kernel may drop
-            // are not touched. There is no other reason.
+            // are not touched; a sector over a part of which the program has mapped something else is
+            // not divided. There is no other reason.
             let stays = |block: &&BlockId| {
-                let addr = self.addr(**block);
+                let (start, end) = (self.addr(**block), self.addr(**block) + block.bytes());
                 self.live.path == crate::live::Path::Fallback
-                    || self.coming.may_drop(addr, addr + block.bytes())
+                    || self.coming.may_drop(start, end)
+                    || self.addresses.foreign.touches(start, end)
             };
             return room + self.held.iter().filter(stays).map(|block| block.bytes()).sum::<usize>();
         }

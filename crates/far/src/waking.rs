@@ -116,7 +116,7 @@ fn answer(uffd: &Uffd, memory: &Reservation, cpu: usize, times: &[AtomicU64; 2])
     for page in 0..FAULTS {
         while messages.is_empty() {
             if wait::readable(&[uffd.as_fd().as_raw_fd()], PATIENCE_MS) == 0
-                || uffd.read(&mut messages).is_err()
+                || uffd.read(&mut messages, usize::MAX).is_err()
             {
                 return false;
             }

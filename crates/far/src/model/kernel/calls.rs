@@ -90,6 +90,9 @@ impl Memory for Model {
         let (first, last) = (state.page(start), state.page(start + len));
         let last = last.min(state.pages.len());
         for number in first.min(last)..last {
+            if state.is_foreign(number) {
+                return Err(Stop::NotThere);
+            }
             if let Some(page) = &mut state.pages[number] {
                 page.protected = on;
                 tell(number, format_args!("protected: {on}"));
@@ -101,6 +104,7 @@ impl Memory for Model {
     fn copy_present_out(&self, dst: usize, src: usize) {
         let mut state = self.state();
         let page = state.page(src);
+        state.fill_foreign(page);
         tell(page, format_args!("copied out: {:?}", state.pages.get(page)));
         match state.pages.get_mut(page) {
             Some(Some(there)) => {
@@ -166,6 +170,7 @@ impl Memory for Model {
             state.reclaim();
         }
         let page = state.page(addr);
+        state.fill_foreign(page);
         match &mut state.pages[page] {
             Some(there) => (there.shared, there.swapped) = (false, false),
             None => state.blame(format!(
@@ -198,8 +203,8 @@ impl Memory for Model {
         !self.state().messages.is_empty()
     }
 
-    fn read(&self, out: &mut Vec<Message>) -> io::Result<()> {
-        self.state().read(out);
+    fn read(&self, out: &mut Vec<Message>, most: usize) -> io::Result<()> {
+        self.state().read(out, most);
         Ok(())
     }
 }

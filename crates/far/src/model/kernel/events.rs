@@ -36,8 +36,8 @@ impl State {
 
     /// The pager reads some of the messages. A thread that waited for its event to be read may
     /// continue.
-    pub fn read(&mut self, out: &mut Vec<Message>) {
-        for _ in 0..1 + self.random.below(4) {
+    pub fn read(&mut self, out: &mut Vec<Message>, most: usize) {
+        for _ in 0..1 + self.random.below(most.min(4)) {
             let Some(message) = self.messages.pop_front() else { break };
             out.push(message);
             if let Message::Remove { start, end } = message {
@@ -45,8 +45,10 @@ impl State {
                     .for_each(|page| tell(page, "its removal is read"));
                 self.removal_was_read(start, end);
             }
-            if let Message::Remap { .. } = message {
-                self.changing -= 1;
+            match message {
+                Message::Remap { .. } => self.changing -= 1,
+                Message::Unmap { start, end } => self.unmapping_was_read(start, end),
+                _ => {}
             }
         }
         self.disturb();

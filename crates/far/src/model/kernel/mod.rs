@@ -9,6 +9,7 @@
 
 mod calls;
 mod events;
+mod foreign;
 mod fork;
 mod program;
 mod remap;
@@ -71,6 +72,10 @@ pub struct State {
     truth: Vec<u64>,
     /// Pages that may read as zeros until they are written.
     loose: Vec<bool>,
+    /// Pages over which the program has mapped something else.
+    foreign: Vec<bool>,
+    /// It does that. (What a child finds there is not modelled.)
+    pub maps_over: bool,
     threads: Vec<Thread>,
     messages: VecDeque<Message>,
     /// Number of events whose threads have not continued.
@@ -168,7 +173,7 @@ impl Model {
             if page >= state.pages.len() {
                 continue;
             }
-            if state.is_unmapped(page) {
+            if state.is_unmapped(page) || state.is_foreign(page) {
                 return ended(done, len, Stop::NotThere);
             }
             if state.pages[page].is_some() {
@@ -205,6 +210,7 @@ impl State {
             pages: vec![None; all],
             truth: vec![0; all],
             loose: vec![false; all],
+            foreign: vec![false; all],
             threads,
             ..State::idle(random, base, has_swap)
         }
@@ -219,6 +225,8 @@ impl State {
             pages: Vec::new(),
             truth: Vec::new(),
             loose: Vec::new(),
+            foreign: Vec::new(),
+            maps_over: false,
             threads: Vec::new(),
             messages: VecDeque::new(),
             changing: 0,
@@ -311,7 +319,8 @@ impl State {
     }
 
     pub fn present(&self) -> usize {
-        self.pages.iter().flatten().count()
+        let managed = self.pages.iter().zip(&self.foreign).filter(|&(_, foreign)| !foreign);
+        managed.filter(|(page, _)| page.is_some()).count()
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) enum Doing {
     Resizes(Resize),
     /// Has moved memory by a raw system call, and waits for a page that no longer exists.
     Moved,
+    /// Has mapped something over its memory by a raw system call, and waits until the event is read.
+    Unmaps(usize, usize),
     /// Is about to fork.
     Forks,
 }
@@ -79,7 +81,12 @@ impl State {
             Doing::Nothing if self.is_ending => {}
             Doing::Nothing => self.begin(at),
             Doing::Touch(page, write) => self.touch(at, page, write),
-            Doing::Waits(..) | Doing::Told(..) | Doing::Asks(..) | Doing::Moved | Doing::Forks => {}
+            Doing::Waits(..)
+            | Doing::Told(..)
+            | Doing::Asks(..)
+            | Doing::Moved
+            | Doing::Unmaps(..)
+            | Doing::Forks => {}
             Doing::Resizes(resize) => self.resize(at, resize),
             Doing::MayDiscard(from, to) => {
                 self.changing -= 1;
@@ -158,7 +165,8 @@ impl State {
         let span = if self.random.one_in(3) { pages } else { pages.div_ceil(4) };
         let place = first + self.random.below(span);
         let page = self.used[place];
-        self.threads[at].doing = match self.random.below(24) {
+        let kind = self.random.below(24);
+        self.threads[at].doing = match kind {
             0..=10 => {
                 self.next_word += 1;
                 // Some pages are all zeros, which the store treats as a different kind of content.
@@ -168,12 +176,21 @@ impl State {
             11..=19 => Doing::Touch(page, None),
             // A page of any thread.
             20 => Doing::Touch(self.used[self.random.next() as usize % self.used.len()], None),
-            kind => {
+            _ => {
                 // Adjacent pages only: a range of addresses.
                 let mut to = place + 1;
                 let most = place + 1 + self.random.below(20);
                 while to < most && to < first + pages && self.used[to] == self.used[to - 1] + 1 {
                     to += 1;
+                }
+                if self.touches_foreign(place, to) {
+                    return;
+                }
+                if kind == 23 {
+                    if let Some(unmaps) = self.map_over(place, to) {
+                        self.threads[at].doing = unmaps;
+                        return;
+                    }
                 }
                 (place..to).for_each(|place| {
                     tell(self.used[place], format_args!("thread {at} begins to discard, {kind}"))
@@ -205,6 +222,7 @@ impl State {
             self.threads[at].doing = Doing::Nothing;
             return;
         }
+        self.fill_foreign(page);
         match &mut self.pages[page] {
             Some(there) if write.is_none() || !there.protected => {
                 self.touched += 1;

@@ -49,6 +49,7 @@ impl State {
         self.pages.resize(pages, None);
         self.truth.resize(pages, 0);
         self.loose.resize(pages, false);
+        self.foreign.resize(pages, false);
         self.maps = true;
     }
 
