@@ -98,7 +98,7 @@ fn find_pages(root: u32) -> Result<Vec<(u32, ControlPage)>> {
     }
     if pages.is_empty() && small > 0 {
         bail!(
-            "process {root} has no pager yet, because it uses little memory (`hiroma run --manage-from`): try again when it has grown"
+            "process {root} has no pager yet, because it uses less than half of its limit (`hiroma run --manage-from`): try again when it has grown"
         );
     }
     if pages.is_empty() {

@@ -82,6 +82,15 @@ impl IntervalSet {
         })
     }
 
+    /// Finds space for `len` bytes aligned to `align` at the end of the first interval that has
+    /// enough.
+    fn first_fit_at_end(&self, len: usize, align: usize) -> Option<usize> {
+        self.map.iter().find_map(|(&start, &end)| {
+            let at = end.checked_sub(len)? / align * align;
+            (at >= start).then_some(at)
+        })
+    }
+
     /// The parts of `start..end` that are not in the set.
     pub fn gaps(&self, start: usize, end: usize) -> Vec<(usize, usize)> {
         let mut gaps = Vec::new();
@@ -120,6 +129,17 @@ pub struct Placed {
     pub addr: usize,
     /// Extents that were not in use before and must be made accessible: start and length.
     pub opened: Option<(usize, usize)>,
+}
+
+/// Whose a range of the arena is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Owner {
+    /// All of it is managed.
+    Pager,
+    /// Something else was mapped over all of it.
+    Foreign,
+    /// It has parts of both, or some that are not mapped.
+    Mixed,
 }
 
 /// The arena's addresses.
@@ -200,9 +220,11 @@ impl Addresses {
                 .is_some_and(|bytes| bytes.saturating_sub(self.uncounted) <= self.mapped_max)
     }
 
+    /// From above, as the kernel does: who wants aligned memory maps more, and returns what is below
+    /// and above it; then the next one is directly below this one.
     fn place_shared(&mut self, len: usize, align: usize) -> Option<Placed> {
         let mut opened = None;
-        let addr = match self.pool_free.first_fit(len, align) {
+        let addr = match self.pool_free.first_fit_at_end(len, align) {
             Some(addr) => addr,
             None => {
                 let start = self.free.first_fit(POOL_STEP, EXTENT)?;
@@ -210,7 +232,7 @@ impl Addresses {
                 self.pool.insert(start, start + POOL_STEP);
                 self.pool_free.insert(start, start + POOL_STEP);
                 opened = Some((start, POOL_STEP));
-                self.pool_free.first_fit(len, align)?
+                self.pool_free.first_fit_at_end(len, align)?
             }
         };
         self.pool_free.remove(addr, addr + len);
@@ -302,6 +324,17 @@ impl Addresses {
         closed
     }
 
+    /// Whose `start..end` is.
+    pub fn owner(&self, start: usize, end: usize) -> Owner {
+        if self.foreign.covers(start, end) {
+            Owner::Foreign
+        } else if self.foreign.touches(start, end) || !self.mapped.covers(start, end) {
+            Owner::Mixed
+        } else {
+            Owner::Pager
+        }
+    }
+
     /// Whether `start..end` is mapped, and plain: ours, readable and writable.
     pub fn is_plain(&self, start: usize, end: usize) -> bool {
         self.mapped.covers(start, end)
@@ -387,14 +420,31 @@ mod tests {
         let mut addresses = Addresses::new(BASE, 100 * EXTENT);
         let a = addresses.place(256 << 10, 4096, false).unwrap();
         let b = addresses.place(256 << 10, 4096, false).unwrap();
-        assert_eq!(
-            (a.opened, b.addr, b.opened),
-            (Some((BASE, POOL_STEP)), BASE + (256 << 10), None)
-        );
-        assert_eq!(addresses.closing(a.addr, b.addr), vec![(a.addr, b.addr)]);
-        let closed = addresses.unmap(a.addr, a.addr + (256 << 10));
+        let below = |addr, len| (addr - len, addr);
+        assert_eq!((a.opened, b.opened), (Some((BASE, POOL_STEP)), None));
+        assert_eq!((b.addr, a.addr), below(a.addr, 256 << 10));
+        assert_eq!(addresses.closing(b.addr, a.addr), vec![(b.addr, a.addr)]);
+        let closed = addresses.unmap(b.addr, a.addr);
         assert_eq!(closed, vec![]);
-        assert_eq!(addresses.place(128 << 10, 4096, false).unwrap().addr, a.addr);
+        let c = addresses.place(128 << 10, 4096, false).unwrap();
+        assert_eq!((c.addr, a.addr), below(a.addr, 128 << 10));
+    }
+
+    #[test]
+    fn mappings_that_are_trimmed_to_aligned_ones_leave_no_gaps() {
+        let mut addresses = Addresses::new(BASE, 100 * EXTENT);
+        const WANTED: usize = 64 << 10;
+        let kept: Vec<usize> = (0..200)
+            .map(|_| {
+                let all = addresses.place(2 * WANTED, 4096, false).unwrap().addr;
+                // As Ruby does it.
+                let at = (all + WANTED) / WANTED * WANTED;
+                addresses.unmap(all, at);
+                addresses.unmap(at + WANTED, all + 2 * WANTED);
+                at
+            })
+            .collect();
+        assert!(kept.windows(2).all(|pair| pair[0] == pair[1] + WANTED));
     }
 
     #[test]

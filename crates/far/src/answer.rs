@@ -45,9 +45,11 @@ pub enum Answer {
 /// This many faults in a row on one mapped page cannot be late messages of threads that faulted
 /// together.
 const STUCK_AFTER: u32 = 10_000;
-/// Maximum number of blocks that one first touch maps, and the least while there is plenty of room.
+/// As many blocks as were touched before it are mapped by a first touch, up to this number.
 const FRESH_RUN_MAX: usize = 64;
-const FRESH_RUN_LEAST: usize = 16;
+/// The least while what is local is less than this part of the room: waking two threads costs as
+/// much as mapping a hundred pages, and what stays unused is missed by nobody.
+const FRESH_RUNS_LEAST: [(usize, usize); 3] = [(8, 128), (4, 64), (2, 16)];
 /// How far the copy of a block that is being written may exceed the limit.
 const OVER_LIMIT_MAX: usize = 256 << 10;
 
@@ -388,7 +390,9 @@ impl Core {
             |&at: &usize| extent.is_resident(at) || extent.copy(at) != Copy::None || is_framed(at);
         let before = (0..first).rev().take(FRESH_RUN_MAX).take_while(was_touched);
         // Plenty of room: nothing is lost if a few of them are not touched.
-        let at_least = if self.local() < self.room() / 2 { FRESH_RUN_LEAST } else { 1 };
+        let (local, room) = (self.local(), self.room());
+        let at_least = FRESH_RUNS_LEAST.iter().find(|(part, _)| local < room / part);
+        let at_least = at_least.map_or(1, |&(_, sectors)| sectors);
         let wanted = before.count().max(at_least);
         let start = self.addr(block);
         let is_fresh = |&at: &usize| {

@@ -31,6 +31,7 @@ pub const RULES: &[&str] = &[
     "kept over a fork",
     "kept for a child",
     "wiped in a child",
+    "foreign memory stays",
 ];
 
 /// Whether the calling thread's test has broken a rule.

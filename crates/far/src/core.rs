@@ -147,6 +147,8 @@ pub struct Core {
     pub overlay: FxHashMap<BlockId, Vec<(usize, usize)>>,
     /// Removals of whole extents that the pager itself caused, so that their events are ignored.
     pub own_removals: Vec<OwnRemoval>,
+    /// The program has unmapped managed memory, or mapped over it, by raw system calls.
+    pub is_mapped_over: bool,
     /// Ranges that the kernel has yet to discard for the program.
     pub coming: Coming,
     /// Ranges that the kernel is currently discarding for a call of the program.
@@ -250,11 +252,8 @@ impl Core {
         live.page.set(Counter::LimitBytes, limit as u64);
         let mut prefetcher = Prefetcher::new(16);
         prefetcher.set_ahead_max_pages(ahead_pages(limit));
-        let zeros = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)
-            .map_err(PagerError::io("reserving zeros"))?;
-        let _ = zeros.advise(zeros.base(), EXTENT, Advise::NoHuge);
         Ok(Core {
-            zeros,
+            zeros: zeros()?,
             addresses: Addresses::new(arena.base(), arena.len()),
             regions: std::collections::BTreeMap::new(),
             extents,
@@ -292,6 +291,7 @@ impl Core {
             reclaim_queue: Vec::new(),
             overlay: FxHashMap::default(),
             own_removals: Vec::new(),
+            is_mapped_over: false,
             coming: Coming::default(),
             discarding: Vec::new(),
             handed_over: Vec::with_capacity(64),
@@ -605,6 +605,14 @@ impl Core {
         let place = self.reclaim_queue.iter().rposition(is_free)?;
         Some(self.reclaim_queue.remove(place) as usize)
     }
+}
+
+/// An extent of zeros.
+fn zeros() -> Result<Reservation, PagerError> {
+    let zeros = Reservation::new(EXTENT, EXTENT, Access::ReadWrite)
+        .map_err(PagerError::io("reserving zeros"))?;
+    let _ = zeros.advise(zeros.base(), EXTENT, Advise::NoHuge);
+    Ok(zeros)
 }
 
 /// Pages that may be prefetched ahead of the program, at a limit of `limit` bytes.

@@ -24,6 +24,10 @@ pub enum PagerError {
     OwnLimit { wanted: Bytes },
     #[error("the range {addr:#x}+{len:#x} is not managed memory, or not page aligned")]
     BadRange { addr: usize, len: usize },
+    #[error(
+        "the range {addr:#x}+{len:#x} is not managed as a whole: something else was mapped over it, or a part was unmapped"
+    )]
+    NotWhole { addr: usize, len: usize },
     #[error("not all of the range {addr:#x}+{len:#x} is mapped")]
     NotMapped { addr: usize, len: usize },
     #[error("a limit of {0} is too small: 16MiB is the least")]
@@ -41,6 +45,7 @@ impl PagerError {
             PagerError::Uffd(UffdError::NotPermitted(_)) => libc::EPERM,
             PagerError::Uffd(_) => libc::ENOSYS,
             PagerError::Store(_) => libc::EIO,
+            PagerError::NotWhole { .. } => libc::EFAULT,
             PagerError::NoAddresses { .. }
             | PagerError::OwnLimit { .. }
             | PagerError::NotMapped { .. } => libc::ENOMEM,

@@ -20,7 +20,6 @@ use crate::answer::{Answer, Fault};
 use crate::control::Waited;
 use crate::core::{Ahead, Core, Wait};
 use crate::extent::Mode;
-use crate::fatal;
 use crate::fetch::Fetcher;
 use crate::live::Live;
 use crate::lost::Began;
@@ -216,9 +215,7 @@ impl Faulting {
         let shared = self.core.clone();
         let mut core = shared.lock_eagerly();
         let mut messages = std::mem::take(&mut self.messages);
-        if self.live.memory.read(&mut core.pending).is_err() {
-            fatal::die("reading from userfaultfd failed; please report this");
-        }
+        core.read_pending();
         core.catch_up();
         messages.append(&mut core.pending);
         drop(core);

@@ -53,6 +53,7 @@ mod watchdog;
 mod writeback;
 mod yielding;
 
+pub use addresses::Owner;
 pub use config::{Config, LOCAL_MIN};
 pub use control::{Counter, Snapshot};
 pub use error::PagerError;

@@ -96,8 +96,8 @@ pub trait Memory: Send + Sync {
     /// Whether the kernel has queued messages.
     fn has_messages(&self) -> bool;
 
-    /// Appends the queued messages of the kernel; never blocks.
-    fn read(&self, out: &mut Vec<Message>) -> io::Result<()>;
+    /// Appends queued messages of the kernel, at most `most`; never blocks.
+    fn read(&self, out: &mut Vec<Message>, most: usize) -> io::Result<()>;
 }
 
 /// The running kernel.
@@ -187,7 +187,7 @@ impl Memory for Kernel {
         wait::readable(&[self.uffd.as_fd().as_raw_fd()], 0) != 0
     }
 
-    fn read(&self, out: &mut Vec<Message>) -> io::Result<()> {
-        self.uffd.read(out)
+    fn read(&self, out: &mut Vec<Message>, most: usize) -> io::Result<()> {
+        self.uffd.read(out, most)
     }
 }

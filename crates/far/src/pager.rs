@@ -14,6 +14,7 @@ use hiroma_sys::vm::{self, Access, Reservation};
 use hiroma_sys::{attributes, helper, signals, stack};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
+use crate::addresses::Owner;
 use crate::config::LOCAL_MIN;
 use crate::config::{ARENA_BYTES_MAX, Config};
 use crate::content;
@@ -172,8 +173,12 @@ impl Pager {
             gate: Arc::default(),
             own_bytes: [0; 2],
         };
+        let ours = match &nursery {
+            Some(nursery) => nursery.ours(),
+            None => vec![(pager.arena.base(), pager.arena.base() + pager.arena.len())],
+        };
         pager
-            .watch(live, &[(pager.arena.base(), pager.arena.base() + pager.arena.len())])
+            .watch(live, &ours)
             .and_then(|()| nursery.as_ref().map_or(Ok(()), |it| pager.core.lock().take_over(it)))
             .and_then(|()| pager.spawn(live, &store))
             .inspect_err(|_| nursery.iter().for_each(Nursery::is_left_alone))?;
@@ -399,6 +404,14 @@ impl Pager {
     pub fn is_free(&self, addr: usize, len: usize) -> Result<bool, PagerError> {
         let (start, end) = self.check(addr, len)?;
         self.ask(Call::IsFree { start, end }).map(|free| free == 1)
+    }
+
+    /// Whose a range is.
+    pub fn owner(&self, addr: usize, len: usize) -> Result<Owner, PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        let owner = self.ask(Call::OwnerOf { start, end })?;
+        let all = [Owner::Pager, Owner::Foreign];
+        Ok(all.into_iter().find(|&it| it as usize == owner).unwrap_or(Owner::Mixed))
     }
 
     /// The protection (`PROT_*`) that the kernel has for an address.

@@ -35,6 +35,24 @@ impl Core {
         Ok(())
     }
 
+    /// Takes over a range that the program has used already. The protections stay.
+    pub(crate) fn claim_as_is(&mut self, start: usize, end: usize) {
+        for (from, to) in self.addresses.claim(start, end) {
+            let _ = self.arena.advise(from, to - from, Advise::DoDump);
+            self.regions.insert(from, Default::default());
+        }
+    }
+
+    /// A new mapping has none of the old one's advice and is not locked.
+    pub(crate) fn forget_advice(&mut self, start: usize, end: usize) {
+        for (from, to) in self.addresses.wiped.overlaps(start, end) {
+            let _ = self.arena.advise(from, to - from, Advise::Keep);
+            self.addresses.wiped.remove(from, to);
+        }
+        self.addresses.unforked.remove(start, end);
+        self.addresses.pinned.remove(start, end);
+    }
+
     /// Makes the mapped parts of a range ours, readable and writable, so that they can be zeroed
     /// and reused.
     pub(crate) fn make_plain(&mut self, start: usize, end: usize) -> Result<(), PagerError> {

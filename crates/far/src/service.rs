@@ -12,6 +12,7 @@ use hiroma_sys::mailbox::Mailbox;
 use hiroma_sys::vm::Advise;
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
+use crate::addresses::Owner;
 use crate::canary;
 use crate::core::Core;
 use crate::discard::By;
@@ -98,6 +99,11 @@ pub enum Call {
     },
     /// The answer is 1 if nothing is mapped in a range.
     IsFree {
+        start: usize,
+        end: usize,
+    },
+    /// Whose a range is: the answer is the number of an [`Owner`].
+    OwnerOf {
         start: usize,
         end: usize,
     },
@@ -243,6 +249,7 @@ impl Serving {
             Call::MakePlain { start, end } => {
                 let mut core = core();
                 core.claim(start, end)?;
+                core.forget_advice(start, end);
                 core.make_plain(start, end)?;
             }
             Call::Protect { start, end, prot } => core().protect(start, end, prot)?,
@@ -289,6 +296,9 @@ impl Serving {
                     !core.addresses.mapped.touches(start, end)
                         && !core.addresses.foreign.touches(start, end),
                 ));
+            }
+            Call::OwnerOf { start, end } => {
+                return Ok(core().addresses.owner(start, end) as usize);
             }
             Call::AreaAt(addr) => {
                 let area = hiroma_sys::maps::area_at(addr)
@@ -438,6 +448,9 @@ impl Core {
 
     /// Grows a mapping in place, if that is possible.
     fn extend(&mut self, start: usize, end: usize, new_end: usize) -> Result<bool, PagerError> {
+        if self.addresses.owner(start, end) != Owner::Pager {
+            return Err(PagerError::NotWhole { addr: start, len: end - start });
+        }
         if !self.addresses.is_plain(start, end) {
             return Ok(false);
         }
@@ -454,6 +467,7 @@ impl Core {
     /// it.
     fn release(&mut self, start: usize, end: usize) -> Result<(), PagerError> {
         self.claim(start, end)?;
+        self.forget_advice(start, end);
         self.mark_mixed(start, end);
         let _ = self.forget(start, end, By::Unmapped);
         self.addresses.foreign.insert(start, end);

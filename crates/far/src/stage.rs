@@ -220,7 +220,7 @@ impl Core {
         }
         let Some(frame) = self.frames.take_empty_run(block.order(), count) else { return 0 };
         self.recorder.note("move_out run", block.page(), self.frames.addr(frame), count);
-        let moved = self.live.memory.move_out(self.frames.addr(frame), addr, len).done / PAGE;
+        let moved = self.move_pages_out(self.frames.addr(frame), addr, len).done / PAGE;
         for (at, block) in blocks.enumerate() {
             if at >= moved {
                 self.frames.put_empty(frame.at(at));

@@ -8,11 +8,11 @@ use libc::{
     MAP_LOCKED, MAP_PRIVATE, MAP_STACK, MAP_TYPE, PROT_NONE, PROT_READ, PROT_WRITE,
 };
 
-/// Shorter mappings are left to the kernel: there are many, and together they are small.
+/// Shorter mappings are left to the kernel, as long as they are few (see `small.rs`).
 pub const MANAGED_MIN: usize = 128 << 10;
 
 /// Mappings from this length on are aligned to extents.
-const ALIGNED_MIN: usize = 1 << 20;
+pub const ALIGNED_MIN: usize = 1 << 20;
 
 /// Arguments of `mmap` that matter for the decision.
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +102,8 @@ pub fn stays_local(call: &MapCall) -> Option<&'static str> {
     }
 }
 
-/// Decides an `mmap`.
-pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
+/// Decides an `mmap`. Shorter mappings than `managed_min` are left to the kernel.
+pub fn map(call: MapCall, managed_min: usize, arena: &Range<usize>) -> MapPlan {
     let MapCall { addr, len, prot, flags } = call;
     let manageable = is_manageable(prot, flags);
     if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) != 0 {
@@ -120,11 +120,10 @@ pub fn map(call: MapCall, arena: &Range<usize>) -> MapPlan {
             Some(split) => MapPlan::Replace(split),
         };
     }
-    let Some(len) =
-        len.checked_next_multiple_of(PAGE).filter(|&len| manageable && len >= MANAGED_MIN)
-    else {
-        return MapPlan::PassThrough;
-    };
+    let is_long =
+        |&len: &usize| len >= MANAGED_MIN || len >= managed_min && prot == PROT_READ | PROT_WRITE;
+    let len = len.checked_next_multiple_of(PAGE).filter(|&len| manageable && len > 0);
+    let Some(len) = len.filter(is_long) else { return MapPlan::PassThrough };
     let align = if len >= ALIGNED_MIN { EXTENT } else { PAGE };
     if prot == PROT_NONE {
         // A reservation that the arena could never hold is the program's bookkeeping, so the kernel
@@ -284,11 +283,11 @@ mod tests {
     const RW: i32 = PROT_READ | PROT_WRITE;
 
     fn new(len: usize, prot: i32, flags: i32) -> MapPlan {
-        map(MapCall { addr: 0, len, prot, flags }, &ARENA)
+        map(MapCall { addr: 0, len, prot, flags }, MANAGED_MIN, &ARENA)
     }
 
     fn at(addr: usize, len: usize, prot: i32, flags: i32) -> MapPlan {
-        map(MapCall { addr, len, prot, flags }, &ARENA)
+        map(MapCall { addr, len, prot, flags }, MANAGED_MIN, &ARENA)
     }
 
     #[test]
@@ -344,6 +343,19 @@ mod tests {
         assert_eq!(new(MANAGED_MIN - PAGE, RW, ANON), MapPlan::PassThrough);
         assert_eq!(new(0, RW, ANON), MapPlan::PassThrough);
         assert_eq!(new(usize::MAX, RW, ANON), MapPlan::PassThrough);
+    }
+
+    #[test]
+    fn short_mappings_are_managed_where_they_are_many() {
+        let short = |prot| {
+            let call = MapCall { addr: 0, len: PAGE + 1, prot, flags: ANON };
+            map(call, PAGE, &ARENA)
+        };
+        assert_eq!(short(RW), MapPlan::Map { len: 2 * PAGE, align: PAGE, protect: None });
+        assert_eq!(short(PROT_READ), MapPlan::PassThrough);
+        assert_eq!(short(PROT_NONE), MapPlan::PassThrough);
+        let none = MapCall { addr: 0, len: 0, prot: RW, flags: ANON };
+        assert_eq!(map(none, PAGE, &ARENA), MapPlan::PassThrough);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hiroma_units::{EXTENT, PAGE};
@@ -20,20 +21,39 @@ static START: AtomicUsize = AtomicUsize::new(0);
 static SPAN: AtomicUsize = AtomicUsize::new(0);
 static BREAK: AtomicUsize = AtomicUsize::new(0);
 
-/// The heap's first address. `None`: the kernel serves this program.
-fn start() -> Option<usize> {
-    nursery::start_now();
-    let known = START.load(Ordering::Acquire);
-    let arena = runtime::arena();
-    if known != 0 || !runtime::is_managed() {
-        return Some(known).filter(|&start| start != 0);
+/// The heap's first address. `None`: the kernel serves this program. Many allocators only ask where
+/// the break is (`moves` is false): that starts no pager.
+fn start(moves: bool) -> Option<usize> {
+    if moves {
+        nursery::start_now();
     }
-    let span = (arena.len() / 8).min(SPAN_MAX) / EXTENT * EXTENT;
-    let start = runtime::far(|pager| pager.reserve(span, EXTENT).ok())??;
+    let known = START.load(Ordering::Acquire);
+    if known != 0 {
+        return Some(known);
+    }
+    let span = span(runtime::arena().len());
+    let early = nursery::reserve_break();
+    let start = match early {
+        Some(start) => start,
+        None if !runtime::is_managed() => return None,
+        None => runtime::far(|pager| pager.reserve(span, EXTENT).ok())??,
+    };
     SPAN.store(span, Ordering::Relaxed);
     BREAK.store(start, Ordering::Relaxed);
     START.store(start, Ordering::Release);
     Some(start)
+}
+
+/// The pages of the heap that are in use.
+pub fn in_use() -> Option<Range<usize>> {
+    let start = START.load(Ordering::Acquire);
+    let end = BREAK.load(Ordering::Acquire).next_multiple_of(PAGE);
+    (start < end).then_some(start..end)
+}
+
+/// Length of the heap's reservation in an arena of `len` bytes.
+pub fn span(len: usize) -> usize {
+    (len / 8).min(SPAN_MAX) / EXTENT * EXTENT
 }
 
 /// Moves the break from `old` to `new`.
@@ -42,16 +62,25 @@ fn change(start: usize, old: usize, new: usize) -> Result<(), Errno> {
         return Err(Errno(libc::ENOMEM));
     }
     let (from, to) = (old.next_multiple_of(PAGE), new.next_multiple_of(PAGE));
-    let done = if to > from {
-        runtime::far(|pager| pager.refresh(from, to - from, libc::PROT_READ | libc::PROT_WRITE))
+    if to > from {
+        renew(from, to - from, libc::PROT_READ | libc::PROT_WRITE)?;
     } else if to < from {
-        runtime::far(|pager| pager.refresh(to, from - to, libc::PROT_NONE))
-    } else {
-        None
-    };
-    done.unwrap_or(Ok(())).map_err(|error| Errno(error.errno()))?;
+        renew(to, from - to, libc::PROT_NONE)?;
+    }
     BREAK.store(new, Ordering::Release);
     Ok(())
+}
+
+fn renew(start: usize, len: usize, prot: c_int) -> Result<(), Errno> {
+    match runtime::far(|pager| pager.refresh(start, len, prot)) {
+        Some(renewed) => renewed.map_err(|error| Errno(error.errno())),
+        None => {
+            // The break was given before the pager could not start.
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+            // SAFETY: inside the reservation that is the program's heap.
+            unsafe { sys::mmap(start, len, prot, flags | libc::MAP_NORESERVE, -1, 0) }.map(drop)
+        }
+    }
 }
 
 fn no_memory() -> *mut c_void {
@@ -69,7 +98,7 @@ fn kernel_break(to: usize) -> usize {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
-    let (old, moved) = match start() {
+    let (old, moved) = match start(increment != 0) {
         Some(start) => {
             let old = BREAK.load(Ordering::Acquire);
             (
@@ -91,7 +120,7 @@ pub unsafe extern "C" fn sbrk(increment: isize) -> *mut c_void {
 /// As in C.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn brk(to: *mut c_void) -> c_int {
-    let moved = match start() {
+    let moved = match start(true) {
         Some(start) => change(start, BREAK.load(Ordering::Acquire), to as usize).is_ok(),
         None => kernel_break(to as usize) == to as usize,
     };

@@ -200,15 +200,25 @@ fn each_set(soft: impl Fn(&Limit, u64) -> u64) {
     }
 }
 
+/// Whether the limit at address `new` may keep a pager from starting later.
+fn restricts(resource: usize, new: usize) -> bool {
+    let mut asked = rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a structure of our own; the kernel refuses a bad address itself.
+    unsafe { sys::copy_readable(new, &raw mut asked as usize, size_of::<rlimit>()) };
+    let soft = asked.rlim_cur;
+    let is_lower = || sys::prlimit(0, resource, None).is_ok_and(|now| soft < now.rlim_cur);
+    let is_memory = LIMITS.iter().any(|limit| limit.resource == resource);
+    let is_needed = [libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC].contains(&(resource as u32));
+    is_memory && soft != RLIM_INFINITY || is_needed && is_lower()
+}
+
 /// `prlimit`: `new` and `old` are addresses of structures, or 0.
 ///
 /// # Safety
 /// As in C.
 pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result<(), Errno> {
     let ours = pid == 0 || pid == std::process::id() as i32;
-    let is_felt = [libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC].contains(&(resource as u32))
-        || LIMITS.iter().any(|limit| limit.resource == resource);
-    if ours && new != 0 && is_felt {
+    if ours && new != 0 && runtime::phase() == runtime::Phase::Nursery && restricts(resource, new) {
         nursery::start_now();
     }
     let known =

@@ -10,6 +10,7 @@ use hiroma_units::PAGE;
 
 use crate::export_mmap::{CallResult, arena, everywhere, far_or_unreachable, managed, status};
 use crate::nursery;
+use crate::small::SMALL;
 use crate::sys::{self, Errno};
 
 pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> CallResult<()> {
@@ -18,7 +19,11 @@ pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> CallRe
     // Unlike the rest of the family, these calls accept any address.
     let start = addr & !(PAGE - 1);
     match managed(start, len.saturating_add(addr - start)) {
-        None => kernel(addr, len),
+        None => {
+            // One that grows stays locked.
+            SMALL.changed(start, len.saturating_add(addr - start));
+            kernel(addr, len)
+        }
         Some(split) if number == libc::SYS_munlock => everywhere(&split, Pager::unpin, kernel),
         Some(split) => everywhere(&split, Pager::pin, kernel),
     }

@@ -9,17 +9,18 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hiroma_far::{Advice, Pager, PagerError};
-use hiroma_units::{Bytes, PAGE};
+use hiroma_units::Bytes;
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
-use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, RemapPlan, Split};
+use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, Split};
 use crate::runtime::{self, Phase};
+use crate::small::SMALL;
 use crate::sys::{self, Errno};
-use crate::{export_exec, export_lock, nursery, scope};
+use crate::{export_exec, export_lock, nursery, remap, scope};
 
 pub type CallResult<T> = Result<T, Errno>;
 
-fn errno_of(error: PagerError) -> Errno {
+pub fn errno_of(error: PagerError) -> Errno {
     Errno(error.errno())
 }
 
@@ -41,7 +42,7 @@ pub fn arena() -> Range<usize> {
 }
 
 /// Whether a part of a range is in the arena, and there is no pager yet.
-fn is_in_nursery(addr: usize, len: usize) -> bool {
+pub fn is_in_nursery(addr: usize, len: usize) -> bool {
     runtime::phase() == Phase::Nursery
         && !scope::is_internal()
         && classify::split(addr, len, &runtime::arena()).is_some()
@@ -157,6 +158,35 @@ pub fn must_be_free(split: &Split) -> CallResult<()> {
     if free.unwrap_or(Ok(false)).map_err(errno_of)? { Ok(()) } else { Err(Errno(libc::EEXIST)) }
 }
 
+/// Locks a new mapping, if the program wants that of all (`mlockall`).
+fn lock_future(start: usize, len: usize) {
+    if export_lock::LOCK_FUTURE.load(Relaxed) {
+        let _ = far_or_unreachable(|pager| pager.pin_on_touch(start, len).map(|()| 0));
+    }
+}
+
+/// Maps memory for a process without a pager. `None`: it has one now, or the kernel makes this
+/// mapping.
+fn map_in_nursery(
+    call: &MapCall,
+    managed_min: usize,
+    kernel: impl FnOnce() -> CallResult<usize>,
+) -> Option<CallResult<usize>> {
+    let plan = classify::map(*call, managed_min, &runtime::arena());
+    let is_reservation = matches!(plan, MapPlan::Reserve { .. });
+    if is_reservation && call.addr != 0 && HINTS.insists() {
+        nursery::start_now();
+        return None;
+    }
+    let mapped = nursery::maps(&plan, call.prot, kernel);
+    if let Some(Ok(start)) = mapped {
+        if is_reservation {
+            HINTS.missed(if call.addr == 0 { 0 } else { start });
+        }
+    }
+    mapped
+}
+
 pub fn do_mmap(
     addr: usize,
     len: usize,
@@ -171,17 +201,25 @@ pub fn do_mmap(
     };
     let kernel = |addr: usize, len: usize, offset: i64| with_flags(flags, addr, len, offset);
     let call = MapCall { addr, len, prot, flags };
+    let managed_min = SMALL.managed_min();
     if runtime::phase() == Phase::Nursery && !scope::is_internal() {
-        if let Some(start) = nursery::maps(&classify::map(call, &runtime::arena())) {
-            return Ok(start);
+        if let Some(mapped) = map_in_nursery(&call, managed_min, || kernel(addr, len, offset)) {
+            return mapped;
         }
     }
+    let remember = |&start: &usize| {
+        if !scope::is_internal() {
+            SMALL.mapped(&call, start);
+        }
+    };
     let arena = arena();
     if arena.is_empty() {
-        return kernel(addr, len, offset);
+        return kernel(addr, len, offset).inspect(remember);
     }
-    match classify::map(call, &arena) {
-        MapPlan::PassThrough => kernel(addr, len, offset).inspect(|_| tell_local(&call)),
+    match classify::map(call, managed_min, &arena) {
+        MapPlan::PassThrough => {
+            kernel(addr, len, offset).inspect(|_| tell_local(&call)).inspect(remember)
+        }
         MapPlan::Exists => Err(Errno(libc::EEXIST)),
         MapPlan::IfFree(split) => {
             must_be_free(&split)?;
@@ -211,9 +249,7 @@ pub fn do_mmap(
                 }
                 outcome => outcome.map_err(errno_of)?,
             };
-            if export_lock::LOCK_FUTURE.load(Relaxed) {
-                let _ = far_or_unreachable(|pager| pager.pin_on_touch(start, len).map(|()| 0));
-            }
+            lock_future(start, len);
             Ok(start)
         }
         MapPlan::Reserve { .. } if addr != 0 && HINTS.insists() => {
@@ -235,6 +271,7 @@ pub fn do_mmap(
                 |pager, start, len| pager.refresh(start, len, prot),
                 |start, len| kernel(start, len, offset).map(drop),
             )?;
+            lock_future(split.inside.start, split.inside.len());
             Ok(addr)
         }
         MapPlan::Replace(split) => {
@@ -275,11 +312,16 @@ pub unsafe extern "C" fn mmap64(
 pub fn do_munmap(addr: usize, len: usize) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::munmap(addr, len) };
-    if is_in_nursery(addr, len) && nursery::unmaps(addr, len) {
-        return Ok(());
+    if is_in_nursery(addr, len) {
+        if let Some(unmapped) = nursery::unmaps(addr, len) {
+            return unmapped.inspect(|()| HINTS.unmapped(addr));
+        }
     }
     match managed(addr, len) {
-        None => kernel(addr, len),
+        None => {
+            SMALL.changed(addr, len);
+            kernel(addr, len)
+        }
         Some(split) => {
             everywhere(&split, Pager::unmap, kernel)?;
             HINTS.unmapped(addr);
@@ -298,7 +340,15 @@ pub unsafe extern "C" fn munmap(addr: *mut c_void, len: usize) -> c_int {
 pub fn do_mprotect(addr: usize, len: usize, prot: c_int) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::mprotect(addr, len, prot) };
+    if is_in_nursery(addr, len) {
+        if let Some(protected) = nursery::protects(addr, len, prot) {
+            return protected;
+        }
+    }
     let Some(split) = managed(addr, len) else {
+        if prot != PROT_READ | PROT_WRITE {
+            SMALL.changed(addr, len);
+        }
         return kernel(addr, len);
     };
     let protect = |pager: &Pager, start, len| {
@@ -349,7 +399,11 @@ pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
     // SAFETY: the program requested this call.
     let kernel = |addr, len| unsafe { sys::madvise(addr, len, advice) };
     if is_in_nursery(addr, len) {
-        match classify::advice(advice) {
+        let plan = classify::advice(advice);
+        if nursery::is_foreign(addr, len) && !matches!(plan, AdvicePlan::DontFork(_)) {
+            return kernel(addr, len);
+        }
+        match plan {
             // The kernel may act on lazy advice later, which the pager would not know.
             AdvicePlan::Discard => {
                 // SAFETY: the program requested this call.
@@ -363,7 +417,12 @@ pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
             | AdvicePlan::Sequential
             | AdvicePlan::Random
             | AdvicePlan::Normal => return Ok(()),
-            AdvicePlan::Refuse | AdvicePlan::WipeOnFork(_) | AdvicePlan::DontFork(_) => {}
+            AdvicePlan::DontFork(on) => {
+                if let Some(done) = nursery::unforks(addr, len, on, || kernel(addr, len)) {
+                    return done;
+                }
+            }
+            AdvicePlan::Refuse | AdvicePlan::WipeOnFork(_) => {}
         }
     }
     let Some(split) = managed(addr, len) else {
@@ -412,76 +471,10 @@ pub unsafe extern "C" fn posix_madvise(addr: *mut c_void, len: usize, advice: c_
     do_madvise(addr as usize, len, advice).map_or_else(|Errno(errno)| errno, |()| 0)
 }
 
-pub fn do_mremap(call: RemapCall) -> CallResult<usize> {
-    let RemapCall { old, old_len, new_len, flags, new } = call;
-    // SAFETY: the program requested this call.
-    let kernel =
-        || unsafe { sys::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) };
-    if is_in_nursery(old, old_len.max(1)) || is_in_nursery(new, new_len) {
-        nursery::start_now();
-    }
-    let arena = arena();
-    if arena.is_empty() {
-        return kernel();
-    }
-    match classify::remap(call, &arena) {
-        RemapPlan::PassThrough => kernel(),
-        RemapPlan::Refuse(errno) => Err(Errno(errno)),
-        RemapPlan::Resize { old_len, new_len, may_move } => {
-            runtime::far(|pager| pager.resize(old, old_len, new_len, may_move))
-                .unwrap_or_else(|| unreachable!("there is an arena"))
-                .map_err(errno_of)
-        }
-        RemapPlan::Replace(split) => {
-            inside(&split, |pager, start, len| pager.release(start, len))?;
-            kernel()
-        }
-        RemapPlan::Copy { old_len, new_len } => {
-            copy_to_fixed(old, old_len, new_len, new)?;
-            do_munmap(old, old_len)?;
-            Ok(new)
-        }
-        RemapPlan::Empty { len, fixed: true } => {
-            copy_to_fixed(old, len, len, new)?;
-            far_or_unreachable(|pager| pager.discard(old, len).map(|()| new))
-        }
-        RemapPlan::Empty { len, fixed: false } => far_or_unreachable(|pager| {
-            let new = pager.map(len, PAGE)?;
-            pager.copy_over(old, len, new, len)?;
-            pager.discard(old, len)?;
-            Ok(new)
-        }),
-    }
-}
-
 pub fn far_or_unreachable(
     f: impl FnOnce(&Pager) -> Result<usize, PagerError>,
 ) -> CallResult<usize> {
     runtime::far(f).unwrap_or_else(|| unreachable!("there is an arena")).map_err(errno_of)
-}
-
-/// Copies managed memory to an address that the program chose. The processor copies the content.
-fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> CallResult<()> {
-    do_mmap(
-        new,
-        new_len,
-        PROT_READ | PROT_WRITE,
-        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
-        -1,
-        0,
-    )?;
-    let len = old_len.min(new_len);
-    let mut done = 0;
-    while done < len {
-        // SAFETY: the destination was just mapped for this.
-        match unsafe { sys::copy_readable(old + done, new + done, len - done) } {
-            // Pages without access cannot be read, so there is nothing to copy.
-            0 => done = (done + PAGE).next_multiple_of(PAGE),
-            copied => done += copied,
-        }
-    }
-    let prot = far_or_unreachable(|pager| pager.protection(old))? as c_int;
-    if prot == PROT_READ | PROT_WRITE { Ok(()) } else { do_mprotect(new, new_len, prot) }
 }
 
 /// C's fifth argument is optional. If it is not passed, the register has an arbitrary value, which
@@ -497,17 +490,24 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    answer(do_mremap(RemapCall { old: old as usize, old_len, new_len, flags, new: new as usize }))
-        as *mut c_void
+    answer(remap::do_mremap(RemapCall {
+        old: old as usize,
+        old_len,
+        new_len,
+        flags,
+        new: new as usize,
+    })) as *mut c_void
 }
 
 /// Calls that only inspect mappings. The pager checks the range first, because memory that the
 /// program has unmapped is still mapped in the kernel.
 pub fn do_look(number: c_long, addr: usize, len: usize, third: usize) -> CallResult<()> {
-    if !is_in_nursery(addr, len) {
-        if let Some(split) = managed(addr, len) {
-            inside(&split, Pager::all_mapped)?;
+    if is_in_nursery(addr, len) {
+        if nursery::has_hole(addr, len) {
+            return Err(Errno(libc::ENOMEM));
         }
+    } else if let Some(split) = managed(addr, len) {
+        inside(&split, Pager::all_mapped)?;
     }
     // SAFETY: the program requested this call.
     unsafe { sys::call(number, [addr, len, third, 0, 0, 0]).map(drop) }

@@ -10,8 +10,8 @@ use crate::classify::RemapCall;
 use crate::export_fork::passed_to_clone;
 use crate::export_lock::{do_mlock, do_mlockall, do_munlockall};
 use crate::export_mmap::{
-    CallResult, answer, before_prctl, do_look, do_madvise, do_mmap, do_mprotect, do_mremap,
-    do_munmap, do_pkey_mprotect, managed,
+    CallResult, answer, before_prctl, do_look, do_madvise, do_mmap, do_mprotect, do_munmap,
+    do_pkey_mprotect, managed,
 };
 use crate::export_shm::{do_shmat, do_shmdt};
 use crate::sys::{self, Errno};
@@ -112,9 +112,13 @@ pub unsafe extern "C" fn syscall(
         libc::SYS_mprotect => done(do_mprotect(a, b, c as c_int)),
         libc::SYS_pkey_mprotect => done(do_pkey_mprotect(a, b, c as c_int, d as c_int)),
         libc::SYS_madvise => done(do_madvise(a, b, c as c_int)),
-        libc::SYS_mremap => {
-            do_mremap(RemapCall { old: a, old_len: b, new_len: c, flags: d as c_int, new: e })
-        }
+        libc::SYS_mremap => crate::remap::do_mremap(RemapCall {
+            old: a,
+            old_len: b,
+            new_len: c,
+            flags: d as c_int,
+            new: e,
+        }),
         libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munlock => done(do_mlock(number, a, b, c)),
         // Sealed memory could not be moved; kernels before 6.10 have no seals either.
         SYS_MSEAL if managed(a, b).is_some() => Err(Errno(libc::ENOSYS)),

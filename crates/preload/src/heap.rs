@@ -101,6 +101,9 @@ fn allocate_elsewhere(size: usize, align: usize, zeroed: bool) -> *mut c_void {
 /// From the nursery, while the process is small.
 fn allocate_without_pager(size: usize, align: usize, zeroed: bool) -> *mut c_void {
     if size >= LARGE_MIN || align > ALIGN_MAX {
+        if let Some(block) = large::allocate_early(size, align) {
+            return block as *mut c_void;
+        }
         nursery::start_now();
     } else {
         nursery::allocates(size);
@@ -119,6 +122,7 @@ fn count_early(block: *mut c_void, before: usize) {
     if runtime::phase() == Phase::Nursery && !scope::is_internal() {
         // SAFETY: null, or allocated by mimalloc.
         let bytes = unsafe { mi::mi_usable_size(block) };
+        nursery::hands_out(block as usize);
         nursery::counts(bytes as isize - before as isize);
     }
 }
@@ -192,8 +196,12 @@ pub unsafe fn resize(block: *mut c_void, size: usize) -> *mut c_void {
             };
         }
         Owner::Large(len) if !working_for_pager && size > len / 2 => {
-            return large::resize(block as usize, len, size)
-                .map_or(ptr::null_mut(), |address| address as *mut c_void);
+            match large::resize(block as usize, len, size) {
+                Some(address) => return address as *mut c_void,
+                None if runtime::phase() == Phase::Managed => return ptr::null_mut(),
+                // The pager cannot start: the content moves elsewhere.
+                None => {}
+            }
         }
         _ => {}
     }

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hiroma_units::{EXTENT, PAGE};
 
+use crate::classify::RemapCall;
 use crate::sys::Errno;
-use crate::{runtime, sys};
+use crate::{nursery, runtime, sys};
 
 /// Objects of this size and more are large: mimalloc's segments cannot contain larger ones, and it
 /// would make a mapping for each, too.
@@ -75,6 +76,19 @@ pub fn allocate(size: usize, align: usize) -> Option<usize> {
     })?
 }
 
+/// Allocates a large object for a process without a pager. `None`: it has one now, or has to get
+/// one.
+pub fn allocate_early(size: usize, align: usize) -> Option<usize> {
+    let len = size.max(1).checked_next_multiple_of(PAGE)?;
+    let address = if align <= EXTENT {
+        nursery::map_early(len, true, libc::PROT_READ | libc::PROT_WRITE)?
+    } else {
+        return None;
+    };
+    word(address)?.store(len as u64, Ordering::Release);
+    Some(address)
+}
+
 /// Frees the large object at `address`; false if there is none.
 pub fn free(address: usize) -> bool {
     let Some(len) =
@@ -82,7 +96,28 @@ pub fn free(address: usize) -> bool {
     else {
         return false;
     };
-    runtime::far(|pager| pager.unmap(address, len).expect("a large object can be unmapped"));
+    // Twice: a pager that was about to start when it was asked may not have been able to.
+    for _ in 0..2 {
+        match nursery::unmaps(address, len) {
+            Some(Ok(())) => return true,
+            Some(Err(_)) => {
+                // Too many mappings: the addresses are lost, the memory is not.
+                // SAFETY: the caller has given the object up.
+                let _ = unsafe { sys::madvise(address, len, libc::MADV_DONTNEED) };
+                return true;
+            }
+            None => nursery::start_now(),
+        }
+        let unmap = |pager: &hiroma_far::Pager| {
+            pager.unmap(address, len).expect("a large object can be unmapped")
+        };
+        if runtime::far(unmap).is_some() {
+            return true;
+        }
+    }
+    // The process goes on without a pager.
+    // SAFETY: the caller has given the object up.
+    let _ = unsafe { sys::munmap(address, len) };
     true
 }
 
@@ -93,6 +128,10 @@ pub fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
     if new_len == old_len {
         return Some(address);
     }
+    if let Some(new) = resize_early(address, old_len, new_len) {
+        return Some(new);
+    }
+    nursery::start_now();
     runtime::far(|pager| {
         let word_of_old = word(address)?;
         // Another thread may get the old address immediately, so the table's entry must be removed
@@ -111,4 +150,22 @@ pub fn resize(address: usize, old_len: usize, size: usize) -> Option<usize> {
             }
         }
     })?
+}
+
+/// Resizes a large object of a process without a pager. `None`: nothing has changed.
+fn resize_early(old: usize, old_len: usize, new_len: usize) -> Option<usize> {
+    let word_of_old = word(old)?;
+    // As in `resize`.
+    word_of_old.store(0, Ordering::Release);
+    let call = RemapCall { old, old_len, new_len, flags: libc::MREMAP_MAYMOVE, new: 0 };
+    match nursery::resizes(call).and_then(Result::ok).and_then(|new| Some((new, word(new)?))) {
+        Some((new, word_of_new)) => {
+            word_of_new.store(new_len as u64, Ordering::Release);
+            Some(new)
+        }
+        None => {
+            word_of_old.store(old_len as u64, Ordering::Release);
+            None
+        }
+    }
 }

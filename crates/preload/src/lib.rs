@@ -18,6 +18,7 @@
 #![cfg_attr(test, allow(dead_code))]
 
 mod classify;
+mod early;
 #[cfg(not(test))]
 mod errors;
 #[cfg(not(test))]
@@ -58,6 +59,9 @@ mod mimalloc;
 #[cfg(not(test))]
 mod nursery;
 #[cfg(not(test))]
+mod remap;
+#[cfg(not(test))]
 mod runtime;
 mod scope;
+mod small;
 mod sys;

@@ -12,7 +12,8 @@
 //!   takes none: what needs them was prepared by the constructor.
 //! - The caller may hold such a lock itself, and a thread that forks may wait for it. So nobody waits
 //!   for a fork longer than forks usually take: the start is put off until the next call.
-//! - A thread that only allocates does not wait while another one starts the pager.
+//! - A thread that only allocates does not wait while another one starts the pager, or not for
+//!   long: when three quarters of the limit are used.
 //! - The size is counted from what was handed out, touched or not, because nothing is told when it is
 //!   touched later. `/proc` is not asked: its descriptor would be seen by other threads.
 //! - A child of `vfork` runs on its parent's memory, and starts nothing.
@@ -22,19 +23,22 @@
 use std::cell::Cell;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use hiroma_far::Config;
 use hiroma_far::nursery::Nursery;
 use hiroma_units::{EXTENT, PAGE};
 use libmimalloc_sys as mi;
 
-use crate::classify::MapPlan;
+use crate::classify::{ALIGNED_MIN, MapPlan, RemapCall};
+use crate::early::{Access, Early};
 use crate::runtime::{self, Phase};
-use crate::{export_limits, internal, scope, sys};
+use crate::{export_brk, export_limits, internal, scope, sys};
 
-/// Size of the nursery, most of which is never touched: a few of mimalloc's segments.
-const NURSERY_BYTES: usize = 128 << 20;
+const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
+/// Sizes of the nursery, the first that the kernel allows. Most of it is never touched: each thread has
+/// segments of mimalloc's of its own, and what does not fit starts the pager.
+const NURSERY_BYTES: [usize; 2] = [4 << 30, 512 << 20];
 /// mimalloc's segments are multiples of this.
 const ALIGN: usize = 32 << 20;
 /// A thread adds up this many bytes before it tells the others.
@@ -47,9 +51,11 @@ const PUT_OFF_MAX: u32 = 1000;
 /// A thread that is slower than others starts the pager only when the process has so many times the
 /// size at which it should.
 const SLOW_FACTOR: usize = 4;
-/// How much a thread takes, whatever it gives back, between two looks at how many pages are in use:
-/// blocks that stay may keep many.
+/// A thread that has taken so much, whatever it has given back, tells the others. How many pages are in
+/// use is looked at when half of what was left may have been taken: blocks that stay may keep many.
 const PAGES_STEP: usize = 4 << 20;
+/// Number of segments of mimalloc's in the largest nursery.
+const SEGMENTS: usize = NURSERY_BYTES[0] / ALIGN;
 
 /// What the start needs.
 struct Prepared {
@@ -65,6 +71,14 @@ static IS_STARTING: AtomicBool = AtomicBool::new(false);
 /// Usable bytes of the blocks that are handed out.
 static HANDED_OUT: AtomicIsize = AtomicIsize::new(0);
 static EARLY: Early = Early::new();
+/// The program has asked where its break is.
+static HAS_BREAK: AtomicBool = AtomicBool::new(false);
+/// What threads have taken since pages were looked at, and how much may be taken until the next time.
+static TAKEN_BY_ALL: AtomicUsize = AtomicUsize::new(0);
+static LOOK_AT: AtomicUsize = AtomicUsize::new(0);
+/// A bit for each segment of the nursery in which blocks were handed out.
+static SEGMENTS_USED: [AtomicU64; SEGMENTS.div_ceil(64)] =
+    [const { AtomicU64::new(0) }; SEGMENTS.div_ceil(64)];
 /// Starts that have failed for a reason that may pass.
 static PUT_OFF: AtomicU32 = AtomicU32::new(0);
 
@@ -81,7 +95,8 @@ pub fn prepare(config: &Config, is_first: bool) -> bool {
     if !may_wait || !hiroma_far::Pager::prepare() {
         return false;
     }
-    let Ok(nursery) = Nursery::reserve(config, NURSERY_BYTES, ALIGN) else { return false };
+    let reserve = |bytes: usize| Nursery::reserve(config, bytes, ALIGN).ok();
+    let Some(nursery) = NURSERY_BYTES.into_iter().find_map(reserve) else { return false };
     let Range { start, end } = nursery.memory();
     // SAFETY: memory that was reserved for this, zero, and never unmapped.
     let is_taken = unsafe {
@@ -101,6 +116,7 @@ pub fn prepare(config: &Config, is_first: bool) -> bool {
         std::mem::forget(nursery);
         return false;
     }
+    EARLY.is_at(end..break_of(&nursery).start.max(end));
     let _ = PREPARED.set(Prepared { config: config.clone(), nursery });
     OWNER.store(std::process::id(), Ordering::Relaxed);
     true
@@ -115,8 +131,19 @@ pub fn arena() -> (usize, usize) {
 pub fn is_mine() {
     OWNER.store(std::process::id(), Ordering::Relaxed);
     IS_STARTING.store(false, Ordering::Relaxed);
-    EARLY.is_placing.store(false, Ordering::Relaxed);
     CHANGING.store(0, Ordering::Relaxed);
+    EARLY.is_mine();
+    let Some(prepared) = PREPARED.get().filter(|_| runtime::phase() == Phase::Nursery) else {
+        return;
+    };
+    // The kernel has left holes, in which it would map anything.
+    while let Some(range) = EARLY.unforked().next() {
+        let (start, len) = (range.start, range.len());
+        if EARLY.cut(start, len, || prepared.nursery.close(start, len)).is_none_or(|it| it.is_err())
+        {
+            break;
+        }
+    }
 }
 
 /// Called before `bytes` are allocated while there is no pager.
@@ -142,13 +169,46 @@ pub fn counts(bytes: isize) {
 #[cold]
 fn tell() {
     HANDED_OUT.fetch_add(UNTOLD.replace(0), Ordering::Relaxed);
+    let mut kept = 0;
     if TAKEN.get() >= PAGES_STEP {
-        TAKEN.set(0);
-        let resident = PREPARED.get().map_or(0, |it| sys::resident_bytes(it.nursery.memory()));
-        let blocks = HANDED_OUT.load(Ordering::Relaxed).max(0) as usize;
-        look(resident.saturating_sub(blocks));
-    } else {
-        look(0);
+        let taken = TAKEN.replace(0);
+        let all = TAKEN_BY_ALL.fetch_add(taken, Ordering::Relaxed) + taken;
+        if all >= LOOK_AT.load(Ordering::Relaxed) {
+            kept = look_at_pages();
+        }
+    }
+    look(kept);
+}
+
+/// How many bytes of pages there are beside the blocks that are handed out.
+fn look_at_pages() -> usize {
+    let Some(prepared) = PREPARED.get() else { return 0 };
+    let memory = prepared.nursery.memory();
+    let is_used = |at: &usize| SEGMENTS_USED[at / 64].load(Ordering::Relaxed) >> (at % 64) & 1 == 1;
+    let segment = |at: usize| {
+        let start = memory.start + at * ALIGN;
+        start..(start + ALIGN).min(memory.end)
+    };
+    let used = (0..SEGMENTS).filter(is_used).map(segment).filter(|part| !part.is_empty());
+    let resident: usize = used.map(sys::resident_bytes).sum();
+    let blocks = HANDED_OUT.load(Ordering::Relaxed).max(0) as usize;
+    let left = (prepared.config.manage_from_bytes as usize)
+        .saturating_sub(resident.max(blocks) + EARLY.bytes());
+    TAKEN_BY_ALL.store(0, Ordering::Relaxed);
+    LOOK_AT.store(left / 2, Ordering::Relaxed);
+    resident.saturating_sub(blocks)
+}
+
+/// A block is handed out while there is no pager.
+#[inline]
+pub fn hands_out(block: usize) {
+    let Some(prepared) = PREPARED.get() else { return };
+    let at = block.wrapping_sub(prepared.nursery.memory().start) / ALIGN;
+    if let Some(word) = SEGMENTS_USED.get(at / 64) {
+        let bit = 1 << (at % 64);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
     }
 }
 
@@ -171,130 +231,254 @@ fn look(bytes: usize) {
     if is_small(prepared, bytes) {
         return;
     }
-    let most = SLOW_FACTOR * prepared.config.manage_from_bytes as usize;
-    if used(bytes) > most || !Nursery::is_slow_thread() {
+    let is_much = used(bytes) > used_max(&prepared.config);
+    if is_much || !Nursery::is_slow_thread() {
         start(false);
     }
+    if is_much {
+        await_start();
+    }
 }
 
-/// Early mappings: memory that the process has mapped while it has no pager, in whole extents of
-/// the arena behind the nursery. A word each, so that a child of a fork has each of them whole:
-/// number of the first page, and number of pages, in the lower bits.
-pub struct Early {
-    words: [AtomicU64; EARLY_MAX],
-    /// A thread looks for room.
-    is_placing: AtomicBool,
-}
-
-/// A process with more of them gets its pager.
-const EARLY_MAX: usize = 64;
-/// Bits of a number of pages.
-const PAGES_BITS: u32 = 24;
-
-fn word(start: usize, len: usize) -> u64 {
-    ((start / PAGE) as u64) << PAGES_BITS | (len / PAGE) as u64
-}
-
-impl Early {
-    const fn new() -> Early {
-        let words = [const { AtomicU64::new(0) }; EARLY_MAX];
-        Early { words, is_placing: AtomicBool::new(false) }
-    }
-
-    /// The ranges.
-    fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
-        let words = self.words.iter().map(|word| word.load(Ordering::Acquire));
-        words.filter(|word| *word != 0).map(|word| {
-            let start = (word >> PAGES_BITS) as usize * PAGE;
-            start..start + (word & ((1 << PAGES_BITS) - 1)) as usize * PAGE
-        })
-    }
-
-    fn bytes(&self) -> usize {
-        self.ranges().map(|range| range.len()).sum()
-    }
-
-    /// Finds room for `len` bytes in `area`, in front of which nothing is free.
-    fn place(&self, len: usize, area: Range<usize>) -> Option<usize> {
-        if len / PAGE >= 1 << PAGES_BITS || self.is_placing.swap(true, Ordering::Acquire) {
-            // Another thread is at it: the kernel maps this one.
-            return None;
+/// Waits for a thread that is starting the pager, but not for long: that thread needs nothing that
+/// the caller may hold, yet it may have to wait for a fork that does.
+fn await_start() {
+    for _ in 0..FORK_LOOKS_MAX {
+        if runtime::phase() != Phase::Nursery || !IS_STARTING.load(Ordering::SeqCst) {
+            break;
         }
-        let slot = self.words.iter().find(|word| word.load(Ordering::Acquire) == 0);
-        let mut start = area.start;
-        while let Some(other) = self
-            .ranges()
-            .find(|other| start < other.end.next_multiple_of(EXTENT) && other.start < start + len)
-        {
-            start = other.end.next_multiple_of(EXTENT);
-        }
-        let fits = start.checked_add(len).is_some_and(|end| end <= area.end);
-        let placed = slot.filter(|_| fits).map(|slot| {
-            slot.store(word(start, len), Ordering::Release);
-            start
-        });
-        self.is_placing.store(false, Ordering::Release);
-        placed
-    }
-
-    /// Whether a range is one of them.
-    fn has(&self, start: usize, len: usize) -> bool {
-        len > 0 && self.ranges().any(|range| range == (start..start + len))
-    }
-
-    /// Removes a range.
-    fn remove(&self, start: usize, len: usize) {
-        let all = self.words.iter();
-        let is_it = |at: &&AtomicU64| at.load(Ordering::Acquire) == word(start, len);
-        all.filter(is_it).for_each(|at| at.store(0, Ordering::Release));
+        sys::nap();
     }
 }
 
-/// Makes a mapping of `len` bytes for a small process. `None`: it has a pager now, or can have
-/// neither.
-pub fn maps(plan: &MapPlan) -> Option<usize> {
-    match plan {
-        MapPlan::Map { len, protect: None, .. } => map_early(*len).or_else(|| {
-            start(true);
-            None
-        }),
-        MapPlan::PassThrough => None,
-        _ => {
-            start(true);
-            None
-        }
-    }
+/// How much a process may use before a slow thread starts the pager too, and before threads that
+/// allocate wait while another one does: else they would exceed the limit meanwhile.
+fn used_max(config: &Config) -> usize {
+    let within = (config.local_limit_bytes / 4 * 3).max(config.manage_from_bytes);
+    (SLOW_FACTOR as u64 * config.manage_from_bytes).min(within) as usize
 }
 
-fn map_early(len: usize) -> Option<usize> {
+/// Makes a mapping for a small process; `kernel` is the call that the program makes. `None`: it has a
+/// pager now, or can have neither.
+pub fn maps(
+    plan: &MapPlan,
+    prot: i32,
+    kernel: impl FnOnce() -> Result<usize, sys::Errno>,
+) -> Option<Result<usize, sys::Errno>> {
+    let at = |len: usize, align: usize, prot| map_early(len, align >= EXTENT, prot).map(Ok);
+    let mapped = match plan {
+        MapPlan::PassThrough => return None,
+        MapPlan::Map { len, align, protect } => at(*len, *align, protect.unwrap_or(PROT_RW)),
+        MapPlan::Reserve { len, align } => at(*len, *align, libc::PROT_NONE),
+        MapPlan::Refresh(split) if split.is_managed() => refresh_early(&split.inside, prot).map(Ok),
+        MapPlan::Replace(split) if split.is_managed() => replace_early(&split.inside, kernel),
+        _ => None,
+    };
+    if mapped.is_none() {
+        start(true);
+    }
+    mapped
+}
+
+/// Memory for a process without a pager; `is_long`: at the start of an extent. `None`: it has a pager,
+/// or has grown so much that it gets one.
+pub fn map_early(len: usize, is_long: bool, prot: i32) -> Option<usize> {
     let prepared = PREPARED.get()?;
     let (len, _calls) = (len.checked_next_multiple_of(PAGE)?, Changing::begin()?);
-    if len == 0 || !is_small(prepared, len) {
+    let access = Access::of(prot);
+    if len == 0 || access != Access::None && !is_small(prepared, len) {
         return None;
     }
-    let (base, arena_len) = prepared.nursery.arena();
-    let area = prepared.nursery.memory().end..base + arena_len;
-    EARLY.place(len, area).filter(|&start| {
-        let is_open = prepared.nursery.open(start, len).is_ok();
+    EARLY.place(len, is_long, access).filter(|&start| {
+        let is_open = match access {
+            Access::None => true,
+            Access::ReadWrite => prepared.nursery.open(start, len).is_ok(),
+            Access::Other | Access::Foreign => prepared.nursery.renew(start, len, prot).is_ok(),
+        };
         if !is_open {
-            EARLY.remove(start, len);
+            let _ = EARLY.cut(start, len, || Ok::<(), ()>(()));
         }
         is_open
     })
 }
 
-/// Unmaps an early mapping. Returns false if the range is something else.
-pub fn unmaps(start: usize, len: usize) -> bool {
-    let Some(prepared) = PREPARED.get() else { return false };
-    let Some(len) = len.checked_next_multiple_of(PAGE) else { return false };
-    let Some(_calls) = Changing::begin() else { return false };
-    let is_early = EARLY.has(start, len);
-    if is_early {
-        // First: in a child of a fork in between it must not be free and have content.
-        prepared.nursery.close(start, len);
-        EARLY.remove(start, len);
+/// Begins to give access to memory; the pager starts before, if it is too much. `None`: the process
+/// has one.
+fn begin_to_commit(
+    prepared: &Prepared,
+    start_of: usize,
+    len: usize,
+    access: Access,
+) -> Option<Changing> {
+    if access != Access::None && !is_small(prepared, EARLY.uncommitted(start_of, len)) {
+        // If it cannot start yet, the kernel gives access all the same.
+        start(true);
     }
-    is_early
+    Changing::begin()
+}
+
+/// Maps zeros over a part of early mappings. `None`: it is something else, or the process has a
+/// pager.
+fn refresh_early(range: &Range<usize>, prot: i32) -> Option<usize> {
+    let prepared = PREPARED.get()?;
+    let (start, len) = (range.start, range.len());
+    let access = Access::of(prot);
+    let _calls = begin_to_commit(prepared, start, len, access)?;
+    let renew = || prepared.nursery.renew(start, len, prot);
+    EARLY.replace(start, len, access, renew)?.ok().map(|()| start)
+}
+
+/// Maps something else over a part of early mappings. `None`: it is not in them.
+fn replace_early(
+    range: &Range<usize>,
+    kernel: impl FnOnce() -> Result<usize, sys::Errno>,
+) -> Option<Result<usize, sys::Errno>> {
+    let _calls = Changing::begin()?;
+    let replaced =
+        EARLY.replace(range.start, range.len(), Access::Foreign, || kernel().map(drop))?;
+    Some(replaced.map(|()| range.start))
+}
+
+/// Changes the protection of memory of a process without a pager. `None`: it has one, or has to get
+/// one.
+pub fn protects(start: usize, len: usize, prot: i32) -> Option<Result<(), sys::Errno>> {
+    let prepared = PREPARED.get().filter(|_| runtime::phase() == Phase::Nursery)?;
+    let len = len.checked_next_multiple_of(PAGE).filter(|_| start % PAGE == 0)?;
+    if prot & !(PROT_RW | libc::PROT_EXEC) != 0 {
+        return None;
+    }
+    let access = Access::of(prot);
+    let is_foreign = EARLY.is_foreign(start, len);
+    let counted = if is_foreign { Access::None } else { access };
+    let _calls = begin_to_commit(prepared, start, len, counted)?;
+    if is_foreign {
+        // SAFETY: the program requested this call.
+        return Some(unsafe { sys::mprotect(start, len, prot) });
+    }
+    let protect = || prepared.nursery.protect(start, len, prot);
+    let heap = prepared.nursery.memory();
+    let protected = if heap.start <= start && start.checked_add(len)? <= heap.end {
+        protect()
+    } else {
+        EARLY.protect(start, len, access, protect)?
+    };
+    Some(protected.map_err(errno_of))
+}
+
+fn errno_of(error: std::io::Error) -> sys::Errno {
+    sys::Errno(error.raw_os_error().unwrap_or(libc::ENOMEM))
+}
+
+/// Whether a range of early mappings has parts that are not mapped.
+pub fn has_hole(start: usize, len: usize) -> bool {
+    len.checked_next_multiple_of(PAGE).is_some_and(|len| EARLY.has_hole(start, len))
+}
+
+/// Whether something else than memory of ours is mapped in all of a range.
+pub fn is_foreign(start: usize, len: usize) -> bool {
+    EARLY.is_foreign(start, len)
+}
+
+/// Children do not get a range any more (`MADV_DONTFORK`), or get it again; `kernel` is the call that
+/// the program makes. `None`: the process has a pager, or has to get one.
+pub fn unforks(
+    start: usize,
+    len: usize,
+    is_unforked: bool,
+    kernel: impl FnOnce() -> Result<(), sys::Errno>,
+) -> Option<Result<(), sys::Errno>> {
+    let len = len.checked_next_multiple_of(PAGE).filter(|_| start % PAGE == 0)?;
+    let _calls = Changing::begin()?;
+    EARLY.unfork(start, len, is_unforked, kernel)
+}
+
+/// The program's heap of `brk`, at the end of the arena, where a pager places nothing so soon.
+fn break_of(nursery: &Nursery) -> Range<usize> {
+    let (base, len) = nursery.arena();
+    base + len - export_brk::span(len)..base + len
+}
+
+/// Reserves the program's heap of `brk` before there is a pager. Returns its start.
+pub fn reserve_break() -> Option<usize> {
+    let prepared = PREPARED.get().filter(|_| !scope::is_internal())?;
+    let (heap, area) = (break_of(&prepared.nursery), prepared.nursery.memory());
+    let _calls = Changing::begin().filter(|_| heap.start >= area.end)?;
+    HAS_BREAK.store(true, Ordering::SeqCst);
+    Some(heap.start)
+}
+
+/// Unmaps what is mapped in a range of early mappings. `None`: it is something else, or the process
+/// has a pager.
+pub fn unmaps(start: usize, len: usize) -> Option<Result<(), sys::Errno>> {
+    let prepared = PREPARED.get().filter(|_| runtime::phase() == Phase::Nursery)?;
+    let len = len.checked_next_multiple_of(PAGE)?;
+    let _calls = Changing::begin().filter(|_| EARLY.contains(start, len))?;
+    let (mut at, end) = (start, start + len);
+    while let Some(part) = (at < end).then(|| EARLY.first_in(at, end - at)).flatten() {
+        // First: in a child of a fork in between it must not be free and have content.
+        let close = || {
+            let (start, len) = (part.start, part.len());
+            let closed = prepared.nursery.close(start, len);
+            // Where there are too many mappings already, it is at least empty.
+            closed.or_else(|error| {
+                if EARLY.is_ours(start, len) {
+                    prepared.nursery.empty(start, len)
+                } else {
+                    Err(error)
+                }
+            })
+        };
+        if let Err(error) = EARLY.cut(part.start, part.len(), close)? {
+            return Some(Err(errno_of(error)));
+        }
+        at = part.end;
+    }
+    Some(Ok(()))
+}
+
+/// Resizes an early mapping. `None`: it is something else, or the process has grown too much.
+pub fn resizes(call: RemapCall) -> Option<Result<usize, sys::Errno>> {
+    let RemapCall { old, old_len, new_len, flags, .. } = call;
+    let may_move = match flags {
+        0 => false,
+        libc::MREMAP_MAYMOVE => true,
+        _ => return None,
+    };
+    let prepared = PREPARED.get().filter(|_| runtime::phase() == Phase::Nursery)?;
+    let old_len = old_len.checked_next_multiple_of(PAGE)?;
+    let new_len = new_len.checked_next_multiple_of(PAGE).filter(|&len| len > 0)?;
+    if !EARLY.is_plain(old, old_len) {
+        return None;
+    }
+    if new_len <= old_len {
+        if new_len == old_len {
+            return Some(Ok(old));
+        }
+        return unmaps(old + new_len, old_len - new_len).map(|done| done.map(|()| old));
+    }
+    if !is_small(prepared, new_len - old_len) {
+        return None;
+    }
+    {
+        let _calls = Changing::begin()?;
+        let open = || prepared.nursery.open(old + old_len, new_len - old_len).is_ok();
+        if EARLY.grow(old, old_len, new_len, open) {
+            return Some(Ok(old));
+        }
+    }
+    if !may_move {
+        return Some(Err(sys::Errno(libc::ENOMEM)));
+    }
+    let new = map_early(new_len, EARLY.is_long(old) || new_len >= ALIGNED_MIN, PROT_RW)?;
+    let _calls = Changing::begin()?;
+    // The old place stays mapped and empty, so that nothing else is mapped there.
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
+    // SAFETY: the program requested it; the new place was mapped for this just now.
+    let moved =
+        unsafe { sys::call(libc::SYS_mremap, [old, old_len, old_len, flags as usize, new, 0]) };
+    let (gone, len) = if moved.is_ok() { (old, old_len) } else { (new, new_len) };
+    let _ = EARLY.cut(gone, len, || prepared.nursery.close(gone, len));
+    moved.ok().map(Ok)
 }
 
 /// Calls that change early mappings, which the start waits for.
@@ -383,14 +567,23 @@ fn alone(waits: bool) -> Option<sys::Held<'static, ()>> {
 fn start_here(prepared: &Prepared) {
     export_limits::before_late_start();
     let config = prepared.config.clone();
-    let nursery = prepared.nursery.with(EARLY.ranges());
+    let mut mapped = EARLY.take();
+    if HAS_BREAK.load(Ordering::SeqCst) {
+        mapped.reserved = Some(break_of(&prepared.nursery));
+        // It has moved where an earlier start has failed.
+        mapped.ranges.extend(export_brk::in_use());
+    }
+    let nursery = prepared.nursery.with(mapped);
     match hiroma_far::Pager::start_late(config, nursery) {
         Ok(pager) => {
             export_limits::after_late_start(pager.own_bytes());
             runtime::has_pager(pager);
         }
         Err(error)
-            if error.is_passing() && PUT_OFF.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MAX => {}
+            if error.is_passing() && PUT_OFF.fetch_add(1, Ordering::Relaxed) < PUT_OFF_MAX =>
+        {
+            EARLY.reopen()
+        }
         Err(error) => runtime::stays_without_pager(&error.to_string()),
     }
 }

@@ -94,11 +94,12 @@ pub struct Args {
     /// exit code 75
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     fault_timeout: Duration,
-    /// A process has no pager until it uses this much memory, at most a quarter of the limit: small
-    /// processes start and fork as fast as without `hiroma run`. What they had before is then
-    /// managed too. 0: a pager from the start, as with servers, and with fixed blocks
-    #[arg(long, value_name = "SIZE", default_value = "8M")]
-    manage_from: Bytes,
+    /// A process has no pager until it uses this much memory, at most half of the limit (by default
+    /// half of the limit, but not more than 1G): until then it starts, forks and touches memory as
+    /// fast as without `hiroma run`. What it had before is then managed too. 0: a pager from the
+    /// start, as with servers, and with fixed blocks
+    #[arg(long, value_name = "SIZE")]
+    manage_from: Option<Bytes>,
     /// End the program (exit code 75) if locked or pinned memory does not fit the limit; without
     /// this option, the limit is exceeded and a line reports it
     #[arg(long)]
@@ -112,7 +113,8 @@ pub struct Args {
     /// tenant. One server of a list can be given another name: tcp://NAME@HOST:PORT
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
-    /// File with the shared key, for servers that require one
+    /// File with the shared key, or with this machine's identity (`hiroma pool invite`), for servers
+    /// that require one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Threads that handle faults if several threads of the program fault at the same time: 1 to 4,
@@ -166,6 +168,9 @@ Examples:
 
 /// Where far memory is if nothing else is said.
 const DEFAULT_STORES: &str = "compressed,file:/var/tmp";
+/// A process that uses more has a pager, whatever its limit: from then on `hiroma ctl` changes the
+/// limit.
+const MANAGE_FROM_MAX: u64 = 1 << 30;
 
 /// Where far memory is.
 struct Stores {
@@ -288,7 +293,10 @@ impl Args {
             fault_timeout: self.fault_timeout,
             hard_limit: self.hard_limit,
             fault_threads: self.fault_threads.0,
-            manage_from_bytes: self.manage_from.0.min(local_limit_bytes / 4),
+            manage_from_bytes: self
+                .manage_from
+                .map_or(MANAGE_FROM_MAX, |from| from.0)
+                .min(local_limit_bytes / 2),
             key_file: key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,

@@ -32,6 +32,7 @@ impl Core {
             (self.fetch_queue.clone(), self.reclaim_queue.clone());
         (child.runs, child.clusters) = (self.runs.clone(), self.clusters.clone());
         child.overlay = self.overlay.clone();
+        child.is_mapped_over = self.is_mapped_over;
         (child.own_removals, child.coming, child.discarding) =
             (self.own_removals.clone(), self.coming.clone(), self.discarding.clone());
         (child.stuck, child.pending, child.in_flight) =

@@ -11,7 +11,7 @@ use crate::common::library;
 
 /// System calls and little more: no lock, no state but `errno`.
 const PLAIN: &str = "__errno_location _exit abort bcmp clock_gettime clock_nanosleep close connect dirfd fcntl fstat64 ftruncate64 \
-    getcwd getpeername getpid getrusage getsockopt gettid gnu_get_libc_version lseek64 memcpy memmove memset open open64 \
+    getcwd getpeername getpid getrusage getsockopt gettid gnu_get_libc_version lseek64 memcmp memcpy memmove memset open open64 \
     pause poll pread64 pwrite64 read readlink readv recv rmdir sched_getscheduler sched_setscheduler sched_yield send setsockopt shutdown sigfillset socket stat64 statx \
     strlen strtol sysconf sysinfo unlink write writev pthread_self pthread_sigmask";
 /// Functions that lock only the given object, which is ours; memory comes from the internal heap.
@@ -27,7 +27,7 @@ const PROGRAMS: &str = "_IO_iter_begin _IO_iter_end _IO_iter_file _IO_iter_next 
 const LOADER: &str = "__cxa_finalize __cxa_thread_atexit_impl __gmon_start__ _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable \
     dl_iterate_phdr _Unwind_Backtrace _Unwind_GetDataRelBase _Unwind_GetIP _Unwind_GetIPInfo _Unwind_GetLanguageSpecificData \
     _Unwind_GetRegionStart _Unwind_GetTextRelBase _Unwind_Resume _Unwind_SetGR _Unwind_SetIP _Unwind_DeleteException \
-    _Unwind_RaiseException __tls_get_addr";
+    _Unwind_RaiseException __tls_get_addr _dl_find_object __pthread_key_create pthread_once";
 /// Called by Rust's standard library in threads that it starts itself. A helper has none.
 const THREADS: &str =
     "getauxval pthread_attr_getguardsize pthread_attr_getstack pthread_getattr_np sigaltstack";

@@ -1,0 +1,193 @@
+//! `mremap`, of managed memory and beside it.
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use hiroma_far::{Owner, PagerError};
+use hiroma_units::PAGE;
+use libc::{MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE};
+
+use crate::classify::{self, MANAGED_MIN, RemapCall, RemapPlan};
+use crate::export_mmap::{
+    CallResult, arena, do_mmap, do_mprotect, do_munmap, errno_of, far_or_unreachable, inside,
+    is_in_nursery,
+};
+use crate::small::SMALL;
+use crate::sys::{self, Errno};
+use crate::{nursery, runtime};
+
+pub fn do_mremap(call: RemapCall) -> CallResult<usize> {
+    let RemapCall { old, old_len, new_len, flags, new } = call;
+    // SAFETY: the program requested this call.
+    let kernel = || unsafe { kernel_remap(old, old_len, new_len, flags, new) };
+    if is_in_nursery(old, old_len.max(1)) {
+        if let Some(outcome) = nursery::resizes(call) {
+            return outcome;
+        }
+        nursery::start_now();
+    }
+    if is_in_nursery(new, new_len) {
+        nursery::start_now();
+    }
+    if flags & !MREMAP_MAYMOVE == 0 && SMALL.take(old, old_len) {
+        return resize_small(call).inspect_err(|_| SMALL.put_back(old, old_len));
+    }
+    let arena = arena();
+    if arena.is_empty() {
+        SMALL.changed(old, old_len);
+        return kernel();
+    }
+    let plan = classify::remap(call, &arena);
+    // Where a mapping is resized, the pager finds out itself: some programs do nothing else.
+    if matches!(plan, RemapPlan::Copy { .. } | RemapPlan::Empty { .. }) {
+        if let Some(outcome) = not_whole(call, &arena) {
+            return outcome;
+        }
+    }
+    match plan {
+        RemapPlan::PassThrough => {
+            SMALL.changed(old, old_len);
+            kernel()
+        }
+        RemapPlan::Refuse(errno) => Err(Errno(errno)),
+        RemapPlan::Resize { old_len, new_len, may_move } => {
+            let resized = runtime::far(|pager| pager.resize(old, old_len, new_len, may_move))
+                .unwrap_or_else(|| unreachable!("there is an arena"));
+            match resized {
+                Err(PagerError::NotWhole { .. }) => {
+                    not_whole(call, &arena).unwrap_or(Err(Errno(libc::EFAULT)))
+                }
+                outcome => outcome.map_err(errno_of),
+            }
+        }
+        RemapPlan::Replace(split) => {
+            inside(&split, |pager, start, len| pager.release(start, len))?;
+            kernel()
+        }
+        RemapPlan::Copy { old_len, new_len } => {
+            copy_to_fixed(old, old_len, new_len, new)?;
+            do_munmap(old, old_len)?;
+            Ok(new)
+        }
+        RemapPlan::Empty { len, fixed: true } => {
+            copy_to_fixed(old, len, len, new)?;
+            far_or_unreachable(|pager| pager.discard(old, len).map(|()| new))
+        }
+        RemapPlan::Empty { len, fixed: false } => far_or_unreachable(|pager| {
+            let new = pager.map(len, PAGE)?;
+            pager.copy_over(old, len, new, len)?;
+            pager.discard(old, len)?;
+            Ok(new)
+        }),
+    }
+}
+
+/// Resizes a short mapping, which the kernel made. If it becomes long, it is managed from then on.
+fn resize_small(call: RemapCall) -> CallResult<usize> {
+    let RemapCall { old, old_len, new_len, flags, .. } = call;
+    if new_len < MANAGED_MIN || flags & MREMAP_MAYMOVE == 0 {
+        // SAFETY: the program requested this call.
+        let new = unsafe { kernel_remap(old, old_len, new_len, flags, 0) }?;
+        if new_len < MANAGED_MIN {
+            SMALL.put_back(new, new_len);
+        }
+        return Ok(new);
+    }
+    let new = do_mmap(
+        0,
+        new_len,
+        PROT_READ | PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        -1,
+        0,
+    )?;
+    // SAFETY: both are mappings for reading and writing, and the program gives up the old one.
+    unsafe {
+        // Whole pages, as the kernel moves them.
+        let len = old_len.next_multiple_of(PAGE);
+        std::ptr::copy_nonoverlapping(old as *const u8, new as *mut u8, len);
+        sys::munmap(old, old_len)?;
+    }
+    Ok(new)
+}
+
+/// The kernel's `mremap`.
+///
+/// # Safety
+/// As in C.
+unsafe fn kernel_remap(
+    old: usize,
+    old_len: usize,
+    new_len: usize,
+    flags: c_int,
+    new: usize,
+) -> CallResult<usize> {
+    // SAFETY: as required.
+    unsafe { sys::call(libc::SYS_mremap, [old, old_len, new_len, flags as usize, new, 0]) }
+}
+
+/// Carries out a call for a range that is not managed as a whole. `None`: it is.
+fn not_whole(call: RemapCall, arena: &Range<usize>) -> Option<CallResult<usize>> {
+    let owner = runtime::far(|pager| pager.owner(call.old, call.old_len))?;
+    match owner.map_err(errno_of) {
+        Ok(Owner::Pager) => None,
+        Ok(Owner::Foreign) => Some(move_foreign(call, arena)),
+        // One mapping at a time, like the kernel.
+        Ok(Owner::Mixed) => Some(Err(Errno(libc::EFAULT))),
+        Err(errno) => Some(Err(errno)),
+    }
+}
+
+/// Moves or grows what the program has mapped over managed memory (a file, shared memory): that is
+/// the kernel's. (It is shrunk as any other mapping.) The addresses that it leaves stay the arena's.
+fn move_foreign(call: RemapCall, arena: &Range<usize>) -> CallResult<usize> {
+    let RemapCall { old, old_len, new_len, flags, new } = call;
+    let old_len = old_len.next_multiple_of(PAGE);
+    if flags & MREMAP_MAYMOVE == 0 {
+        // What follows is the arena's.
+        return Err(Errno(libc::ENOMEM));
+    }
+    if let Some(target) = classify::split(new, new_len, arena).filter(|_| flags & MREMAP_FIXED != 0)
+    {
+        inside(&target, |pager, start, len| pager.release(start, len))?;
+    }
+    // SAFETY: the program requested it. Until it is unmapped, the old place stays mapped and empty:
+    // nothing else can be mapped there in between.
+    unsafe {
+        if flags & MREMAP_DONTUNMAP != 0 {
+            return kernel_remap(old, old_len, new_len, flags, new);
+        }
+        let moved = kernel_remap(old, old_len, old_len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0)?;
+        let resized = kernel_remap(moved, old_len, new_len, flags, new).inspect_err(|_| {
+            let back = MREMAP_MAYMOVE | MREMAP_FIXED;
+            let _ = kernel_remap(moved, old_len, old_len, back, old);
+        })?;
+        do_munmap(old, old_len)?;
+        Ok(resized)
+    }
+}
+
+/// Copies managed memory to an address that the program chose. The processor copies the content.
+fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> CallResult<()> {
+    do_mmap(
+        new,
+        new_len,
+        PROT_READ | PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED,
+        -1,
+        0,
+    )?;
+    let len = old_len.min(new_len);
+    let mut done = 0;
+    while done < len {
+        // SAFETY: the destination was just mapped for this.
+        match unsafe { sys::copy_readable(old + done, new + done, len - done) } {
+            // Pages without access cannot be read, so there is nothing to copy.
+            0 => done = (done + PAGE).next_multiple_of(PAGE),
+            copied => done += copied,
+        }
+    }
+    let prot = far_or_unreachable(|pager| pager.protection(old))? as c_int;
+    if prot == PROT_READ | PROT_WRITE { Ok(()) } else { do_mprotect(new, new_len, prot) }
+}
