@@ -57,6 +57,7 @@ soak-quiet: build ## a hot file beside a stream, without and with `hiroma quiet 
 test-strangers: build ## programs and behaviours of all kinds, natively and far, compared (installs what it runs)
 	tests/strangers/run --install
 	tests/strangers/run --markdown target/strangers.md --json target/strangers.json
+	tests/strangers/run --quick --kind behaviour --stores sealed
 
 test-jvm: deps-build ## the Spark plugin, with a stock Spark
 	@scripts/deps.sh jvm

@@ -217,8 +217,8 @@ class Side:
         argv = list(argv or plan.argv)
         name = f"{len(self.started)}"
         if not self.native:
-            argv = [self.hiroma, "run", "--local", str(self.local_bytes), "--stats", self.work / f"{name}.stats.json", *self.store,
-                    *plan.options, "--", *argv]
+            limit = [] if "--local" in plan.options else ["--local", str(self.local_bytes)]
+            argv = [self.hiroma, "run", *limit, "--stats", self.work / f"{name}.stats.json", *self.store, *plan.options, "--", *argv]
         argv = [*plan.outer, *argv]
         if self.native:
             argv = [sys.executable, "-I", HERE / "measured.py", self.dir / f"{name}.rss", *argv]
@@ -396,6 +396,17 @@ class Suite:
         self.results = []
         self.server = self.port = None
 
+    def options(self, store):
+        """Of `hiroma run`, for one of the stores."""
+        match store:
+            case "tcp":
+                return ["--store", self.serve()]
+            # What a user of a server on another machine has, with a block's sectors on both sides.
+            case "sealed":
+                return ["--store", f"compressed:8M,{self.serve()}", "--seal", "on"]
+            case _:
+                return []
+
     def serve(self):
         """The memory server on loopback; started again if a case has ended it."""
         if self.server is None or self.server.poll() is not None:
@@ -484,12 +495,12 @@ class Suite:
                     again.stats = {"processes": [{"local_bytes_max": 0, "far_bytes_max": 1, "pattern_bytes": 0}]}
                     verdicts["native"], far[store] = broken or judge(dataclasses.replace(case, expect=("right",)), native, again, local_bytes), again
                     continue
-                option = ["--store", self.serve()] if store == "tcp" else []
+                option = self.options(store)
                 side = Side(store, directory / store, self.patience, self.hiroma, option, local_bytes)
                 outcome, broken = self.once(case, plan, side)
                 far[store] = outcome
                 seconds[store] = outcome.seconds
-                known = case.known_over.get(store, case.known)
+                known = case.known_over.get("tcp" if store == "sealed" else store, case.known)
                 verdicts[store] = broken or judge(dataclasses.replace(case, known=known), native, outcome, local_bytes)
                 if side.hung:
                     verdicts[store].text += "\n" + "\n".join("       " + line for line in side.hung.splitlines()[:40])

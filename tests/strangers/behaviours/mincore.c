@@ -1,6 +1,14 @@
 // mincore: works, fails where nothing is mapped, and what was just touched is there.
 #include "behaviour.h"
 int main(void) {
+    // While the process is small.
+    char *early = pages(MIB);
+    unsigned char few[MIB / PAGE];
+    early[5 * PAGE] = 1;
+    printf("early %d %d %d\n", mincore(early, MIB, few), few[4] & 1, few[5] & 1);
+    must(munmap(early + 7 * PAGE, PAGE));
+    printf("early hole %d %d ", mincore(early, MIB, few), errno == ENOMEM);
+    printf("%d %d\n", msync(early + 7 * PAGE, PAGE, MS_ASYNC), errno == ENOMEM);
     size_t bytes = 64 * MIB, there = 0;
     char *data = pages(bytes);
     unsigned char *map = malloc(bytes / PAGE);
