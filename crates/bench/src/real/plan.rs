@@ -227,7 +227,7 @@ fn bad() -> Vec<(Item, Vec<Size>)> {
 /// Names that `--only` accepts.
 pub fn names() -> Vec<String> {
     let loads = sweep(&[]).into_iter().chain(bad()).map(|(item, _)| item.name);
-    let others = ["redis", "postgres", "first-touch"].map(str::to_owned);
+    let others = ["redis", "postgres", "first-touch", "shell"].map(str::to_owned);
     programs::names().map(str::to_owned).chain(others).chain(loads).collect()
 }
 
