@@ -273,9 +273,11 @@ fn keep_registered(shared: &Shared, mut registration: Registration) {
 fn keep_seeking(shared: &Shared) {
     let mut compared = Instant::now();
     let (mut turn, mut complaint) = (0, String::new());
+    // Gossip misses some when many join at once, so a new member compares more often at first.
+    let mut interval = SEEK_ALONE;
     while !shared.stopping.load(Ordering::SeqCst) {
         let peers = shared.node().peers();
-        std::thread::park_timeout(if peers == 0 { SEEK_ALONE } else { SEEK });
+        std::thread::park_timeout(if peers == 0 { SEEK_ALONE } else { interval });
         if shared.stopping.load(Ordering::SeqCst) {
             return;
         }
@@ -286,8 +288,9 @@ fn keep_seeking(shared: &Shared) {
                 complaint = text;
             }
         }
-        if compared.elapsed() >= SEEK * (peers / SEEK_MEMBERS).max(1) as u32 {
+        if compared.elapsed() >= interval * (peers / SEEK_MEMBERS).max(1) as u32 {
             compared = Instant::now();
+            interval = (interval * 2).min(SEEK);
             turn += 1;
             compare(shared, turn);
         }

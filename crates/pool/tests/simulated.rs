@@ -221,3 +221,37 @@ fn partitioned_member_comes_back_by_itself_as_the_same_process() {
     let back = net.until(4, 200_000, |m| m.boot == boot && m.health == Health::Alive);
     println!("back {back} ms after the partition has healed");
 }
+
+/// Twenty members that join through the one before them, each some time after it, from a seed.
+fn chained(seed: u64) -> Net {
+    let mut net = Net::new(20);
+    net.rng = SmallRng::seed_from_u64(seed);
+    for number in 1..net.nodes.len() {
+        let told = net.nodes[number - 1].as_ref().unwrap().members(net.now_ms);
+        let now_ms = net.now_ms;
+        net.nodes[number].as_mut().unwrap().learn(&told, now_ms);
+        net.send(number);
+        net.run(20);
+    }
+    net
+}
+
+#[test]
+fn gossip_alone_reaches_nearly_all_soon() {
+    let (mut joins_ms, mut deaths_ms) = (Vec::new(), Vec::new());
+    for seed in 0..50 {
+        let mut net = chained(seed);
+        let all = (0..net.nodes.len()).map(|n| net.until(n, 60_000, |m| m.health == Health::Alive));
+        joins_ms.push(all.sum::<u64>());
+        net.run(5000);
+        net.nodes[5] = None;
+        deaths_ms.push(net.until(5, 60_000, |member| member.health == Health::Dead));
+    }
+    // Simulated time, and the same on every machine.
+    for (what, mut ms, most_ms) in [("joins", joins_ms, 2000), ("deaths", deaths_ms, 8000)] {
+        ms.sort_unstable();
+        let (half, most) = (ms[ms.len() / 2], ms[ms.len() * 9 / 10]);
+        println!("20 members: all know of {what} after {half} ms, in 9 of 10 cases {most} ms");
+        assert!(most <= most_ms, "{what}: {most} ms");
+    }
+}
