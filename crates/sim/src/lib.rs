@@ -21,6 +21,7 @@ mod processes;
 mod queue;
 mod random;
 mod script;
+mod site;
 mod topology;
 mod trace;
 mod transfers;

@@ -1,5 +1,7 @@
 //! Events by script: links and nodes that fail and return at given times.
 
+use std::collections::BTreeSet;
+
 use crate::config::{Config, ScriptEvent, ScriptKind};
 use crate::topology::Topology;
 use crate::validate::TIME_MAX_NS;
@@ -22,6 +24,79 @@ pub enum What {
     Node(u32),
     /// Links.
     Links(Vec<u32>),
+}
+
+/// A node or a link that fails, or works again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// A link, and whether it works from now on.
+    Link(u32, bool),
+    /// A node, and whether it works from now on.
+    Node(u32, bool),
+}
+
+/// What is to happen by script, and what has failed by it.
+#[derive(Debug, Default)]
+pub struct Outages {
+    steps: Vec<Step>,
+    links_down: BTreeSet<u32>,
+    nodes_down: BTreeSet<u32>,
+}
+
+impl Outages {
+    /// The script of a valid configuration.
+    pub fn new(config: &Config, topology: &Topology) -> Self {
+        let steps = config.event.iter().map(|event| step(event, topology));
+        // They were valid, or there were no engine.
+        Outages { steps: steps.filter_map(Result::ok).collect(), ..Outages::default() }
+    }
+
+    /// The time of each step, ns.
+    pub fn times_ns(&self) -> Vec<u64> {
+        self.steps.iter().map(|step| step.time_ns).collect()
+    }
+
+    /// Whether a link does not work: what waits for it is not stuck.
+    pub fn has_failed_links(&self) -> bool {
+        !self.links_down.is_empty()
+    }
+
+    /// The time from the first failure of a link to `end_ns`, ns.
+    pub fn of_links_ns(&self, end_ns: u64) -> u64 {
+        let of_links = |step: &&Step| matches!(step.what, What::Links(_)) && !step.up;
+        let first_ns = self.steps.iter().filter(of_links).map(|step| step.time_ns).min();
+        first_ns.map_or(0, |first_ns| end_ns.saturating_sub(first_ns))
+    }
+
+    /// What step `number` changes. Nodes that do not work for other reasons are left to these.
+    pub fn step(&mut self, number: usize, works: impl Fn(u32) -> bool) -> Vec<Change> {
+        let Outages { steps, links_down, nodes_down } = self;
+        let Step { what, up, .. } = &steps[number];
+        match (what, *up) {
+            (What::Links(links), up) => {
+                let changes = links.iter().filter(|&&link| {
+                    if up { links_down.remove(&link) } else { links_down.insert(link) }
+                });
+                changes.map(|&link| Change::Link(link, up)).collect()
+            }
+            (&What::Node(node), true) if nodes_down.remove(&node) => vec![Change::Node(node, true)],
+            (&What::Node(node), false) if works(node) => {
+                nodes_down.insert(node);
+                vec![Change::Node(node, false)]
+            }
+            (What::Node(_), _) => Vec::new(),
+        }
+    }
+
+    /// Everything works again.
+    pub fn end(&mut self) -> Vec<Change> {
+        let links = std::mem::take(&mut self.links_down).into_iter();
+        let nodes = std::mem::take(&mut self.nodes_down).into_iter();
+        links
+            .map(|link| Change::Link(link, true))
+            .chain(nodes.map(|n| Change::Node(n, true)))
+            .collect()
+    }
 }
 
 impl ScriptEvent {

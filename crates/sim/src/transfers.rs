@@ -34,7 +34,7 @@ pub struct Transferred {
 pub fn transfer_all(config: &Config, transfers: &[Transfer]) -> Result<Transferred, RunError> {
     config.validate().map_err(RunError::Config)?;
     let topology = Topology::new(config, 1, 1);
-    if let Some(fabric) = Fabric::new(config, &topology, true) {
+    if let Some(fabric) = Fabric::new(config, &topology, config.node.page_bytes, true) {
         return Ok(transfer_by_fabric(*fabric, &topology, transfers));
     }
     let mut network = Network::new(&config.network, topology.links(), config.node.page_bytes, true);
@@ -109,7 +109,7 @@ fn transfer_by_fabric(
             if route.is_empty() {
                 result.there_ns[payload as usize] = now_ns;
             } else {
-                fabric.send(now_ns, payload as u32, true, &route, topology, &mut signals);
+                fabric.send(now_ns, payload as u32, 1, &route, topology, &mut signals);
             }
         }
         for (time_ns, what) in signals.wakes.drain(..) {

@@ -2,11 +2,16 @@
 //! failing, no page is lost that a copy survives, none is in two versions, nobody waits for ever,
 //! and nothing is left over.
 
+use std::sync::Arc;
+
 use hiroma_policy::placement::{
     FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
     Rng, ScopeKind,
 };
-use hiroma_sim::{Canary, Config, OutageConfig, PartitionConfig, RunError, TopologyKind, run};
+use hiroma_sim::{
+    Canary, Config, GraphLink, LatencyMatrix, NetworkGraph, NetworkModel, NodeClass, OutageConfig,
+    PartitionConfig, RunError, ScriptEvent, ScriptKind, TopologyKind, run,
+};
 
 const MS: u64 = 1_000_000;
 
@@ -109,13 +114,98 @@ fn schedule(seed: u64) -> Config {
     config
 }
 
+fn link(from: u32, to: u32) -> GraphLink {
+    GraphLink {
+        from,
+        to,
+        bytes_per_s: 40_000_000 + u64::from(from) * 10_000_000,
+        latency_ns: 2_000,
+    }
+}
+
+/// Six nodes at two switches with two links between them, and a short way between two nodes.
+fn graph() -> NetworkGraph {
+    let ends = [(0, 6), (1, 6), (2, 6), (3, 7), (4, 7), (5, 7), (6, 7), (6, 7), (2, 3)];
+    let links = ends.iter().flat_map(|&(a, b)| [link(a, b), link(b, a)]).collect();
+    let names = ["a", "b", "c", "d", "e", "f", "left", "right"].map(str::to_owned);
+    NetworkGraph::new(6, names.to_vec(), links).expect("all reach all")
+}
+
+/// As [`schedule`], on networks, nodes and disks that differ, with links and nodes that fail by script.
+fn unlike(seed: u64) -> Config {
+    let mut config = schedule(seed);
+    let mut rng = Rng::part(seed, 0x0de5);
+    let mut pick = |count: u32| rng.below(count);
+    let topology = &mut config.topology;
+    // A gradient needs a torus.
+    let kinds = if config.policy.scope == ScopeKind::Gradient { 0 } else { 4 };
+    let links: &[&str] = match pick(4) + 4 - kinds {
+        0 => {
+            (topology.kind, topology.dims) = (TopologyKind::Graph, vec![6]);
+            topology.graph = Some(Arc::new(graph()));
+            &["left - right", "c - d", "a -> left", "e - right"]
+        }
+        1 => {
+            (topology.kind, topology.dims) = (TopologyKind::LeafSpine, vec![2, 3, 2]);
+            topology.uplink_bytes_per_s = 25_000_000;
+            &["0", "5", "9"]
+        }
+        2 => {
+            (topology.kind, topology.dims) = (TopologyKind::Matrix, vec![6]);
+            let row = |from: u64| (0..6).map(|to| 10_000 * (1 + (from * 7 + to * 3) % 5)).collect();
+            let rows: Vec<Vec<u64>> = (0..6).map(row).collect();
+            topology.latencies = Some(Arc::new(LatencyMatrix::new(&rows).expect("a square")));
+            &["3"]
+        }
+        _ => &["1", "4"],
+    };
+    let network = &mut config.network;
+    match pick(4) {
+        0 => network.model = NetworkModel::Fair,
+        1 => {
+            (network.model, network.packet_bytes) = (NetworkModel::Packets, 1500);
+            network.buffer_bytes = u64::from(pick(2)) * 6000;
+        }
+        _ => (),
+    }
+    if pick(3) == 0 {
+        let small = NodeClass { nodes: "1-2".into(), frames: Some(5), ..NodeClass::default() };
+        let slow = NodeClass {
+            nodes: "4".into(),
+            access_ns: Some(9_000),
+            handler_ns: Some(50_000),
+            disk: Some(true),
+            disk_bytes_per_s: Some(5_000_000),
+            ..NodeClass::default()
+        };
+        config.node.class = vec![small, slow];
+    }
+    for _ in 0..pick(3) {
+        let (from_ns, for_ns) = (u64::from(pick(350)) * MS, u64::from(1 + pick(200)) * MS);
+        let is_link = pick(2) == 0;
+        let which = if is_link { links[pick(links.len() as u32) as usize] } else { "5" };
+        let kinds = if is_link {
+            [ScriptKind::LinkFails, ScriptKind::LinkReturns]
+        } else {
+            [ScriptKind::NodeFails, ScriptKind::NodeReturns]
+        };
+        // One in four does not return.
+        let times = [Some(from_ns), (pick(4) > 0).then_some(from_ns + for_ns)];
+        for (kind, time_ns) in kinds.into_iter().zip(times) {
+            let Some(time_ns) = time_ns else { continue };
+            config.event.push(ScriptEvent { time_ns, kind, which: which.to_owned() });
+        }
+    }
+    config
+}
+
 /// `HIROMA_SCHEDULES` sets how many schedules are run, `HIROMA_SCHEDULE` the first one.
 fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-#[test]
-fn schedules_with_faults_lose_nothing_and_come_to_rest() {
+/// Runs many schedules; none may go wrong.
+fn run_all(schedule: fn(u64) -> Config) {
     // Without optimization, a schedule takes ten times as long.
     let ordinary = if cfg!(debug_assertions) { 1000 } else { 10_000 };
     let (first, count) = (number("HIROMA_SCHEDULE", 0), number("HIROMA_SCHEDULES", ordinary));
@@ -143,6 +233,16 @@ fn schedules_with_faults_lose_nothing_and_come_to_rest() {
     let wrong = wrong.into_inner().expect("no panic");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(checks > 100 * count, "{checks} checks");
+}
+
+#[test]
+fn schedules_with_faults_lose_nothing_and_come_to_rest() {
+    run_all(schedule);
+}
+
+#[test]
+fn schedules_with_faults_on_unlike_networks_and_nodes() {
+    run_all(unlike);
 }
 
 /// What a broken cluster is found by, in one of the first schedules.
@@ -186,6 +286,8 @@ fn every_broken_rule_is_found() {
 fn a_seed_repeats_its_faults() {
     let outcome = |seed| run(&schedule(seed), seed, &mut |_| true).expect("a good schedule");
     for seed in 0..20 {
+        assert_eq!(outcome(seed), outcome(seed));
+        let outcome = |seed| run(&unlike(seed), seed, &mut |_| true).expect("a good schedule");
         assert_eq!(outcome(seed), outcome(seed));
     }
 }

@@ -406,7 +406,9 @@ impl Placer {
     /// Decides where a page goes, or asks peers first.
     fn place(&mut self, now_ns: u64, page: Leaving, commands: &mut Vec<Command>) {
         let config = &self.shared.config;
-        if page.attempts > config.attempts_max || config.scope == ScopeKind::Disk {
+        // Without peers there is nobody whose answer could end a wait.
+        let alone = config.scope == ScopeKind::Disk || self.shared.peers() == 0;
+        if page.attempts > config.attempts_max || alone {
             commands.push(Command::SendToDisk(page));
         } else if let Some(gradient) = &self.gradient {
             match gradient.next(page.avoid, &mut self.rng) {

@@ -66,7 +66,8 @@ impl Engine<'_> {
 
     pub(super) fn send_by_fabric(&mut self, slot: u32, has_page: bool, route: &[u32]) {
         let Some(fabric) = &mut self.fabric else { return };
-        fabric.send(self.now_ns, slot, has_page, route, &self.topology, &mut self.signals);
+        let pages = u32::from(has_page);
+        fabric.send(self.now_ns, slot, pages, route, &self.topology, &mut self.signals);
         self.plan_fabric();
     }
 

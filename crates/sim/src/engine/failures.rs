@@ -7,7 +7,7 @@ use hiroma_policy::placement::{Event, Placer, ScopeKind};
 use crate::check::Place;
 use crate::engine::node::{Doing, NO_FRAME};
 use crate::engine::tables::Whereabouts;
-use crate::engine::{Engine, EventKind, placer_seed, shared_of};
+use crate::engine::{Engine, EventKind, placer_seed};
 use crate::load::ThreadPlan;
 use crate::message::{Kind, Message};
 use crate::random::exponential;
@@ -58,7 +58,7 @@ impl Engine<'_> {
         node.forget();
         node.ranking = AnyRanking::new(self.config.policy.replacement);
         node.placer = Placer::new(
-            shared_of(&self.shared, number).clone(),
+            self.shared.of(number).clone(),
             placer_seed(self.seed, number, node.epoch),
             self.now_ns,
         );
@@ -119,7 +119,7 @@ impl Engine<'_> {
         }
         node.up = true;
         node.placer = Placer::new(
-            shared_of(&self.shared, number).clone(),
+            self.shared.of(number).clone(),
             placer_seed(self.seed, number, node.epoch),
             self.now_ns,
         );

@@ -16,13 +16,12 @@ mod threads;
 mod tier;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
 use hiroma_policy::placement::replacement::AnyRanking;
-use hiroma_policy::placement::{Command, Event, Placer, PolicyError, Rng, ScopeKind, Shared};
+use hiroma_policy::placement::{Command, Event, Placer, PolicyError, Rng};
 
 use crate::check::{Checker, Place};
-use crate::classes::{self, Specs};
+use crate::classes::Specs;
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
 use crate::error::{PolicyFailure, Progress, RunError, Stuck};
@@ -33,12 +32,13 @@ use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::Normal;
+use crate::script::Outages;
+use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use node::{Doing, Node};
 use observe::Observer;
 use passed_on::PassedOn;
 use replay::Replay;
-use script::Script;
 use tables::{Page, State, Tables, Whereabouts};
 
 /// Events between two calls of `control`.
@@ -131,9 +131,8 @@ pub struct Engine<'a> {
     disks: Disks,
     nodes: Vec<Node>,
     specs: Specs,
-    script: Script,
-    /// What the placers share: all of them, or one for each node where they differ.
-    shared: Vec<Arc<Shared>>,
+    outages: Outages,
+    shared: SharedByNodes,
     tables: Tables,
     messages: Messages,
     normal: Normal,
@@ -163,35 +162,10 @@ pub struct Engine<'a> {
 impl<'a> Engine<'a> {
     /// The machine of a valid configuration, idle.
     pub fn new(config: &'a Config, seed: u64) -> Self {
-        let radius = match config.policy.scope {
-            ScopeKind::Gradient => 1,
-            ScopeKind::Domain => config.policy.domain_radius,
-            ScopeKind::Disk => 0,
-        };
-        let topology = Topology::new(config, radius, config.policy.peers_max);
-        let specs = Specs::new(config);
-        let differing = classes::disks(config);
-        let (at, of_node) = match &differing {
-            None => topology.disks(config.disk.count),
-            Some((at, _)) => (at.clone(), topology.nearest_disks(at)),
-        };
-        let mut disks = Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed);
-        if let Some((_, specs)) = &differing {
-            disks.differ(specs);
-        }
-        let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
-        let alike = topology.is_regular() && specs.alike();
-        let kinds = if alike { 1 } else { topology.nodes() };
-        let of = |node: u32| (topology.peer_hops(node), specs.of(node).frames);
-        let (hops, frames) = of(0);
-        let first = Shared::new(config.policy.clone(), hops, frames, diameter);
-        let others = (1..kinds).map(of).map(|(hops, frames)| first.for_others(hops, frames));
-        let others: Vec<_> = others.map(Arc::new).collect();
-        let shared: Vec<_> = [Arc::new(first)].into_iter().chain(others).collect();
+        let Site { topology, specs, disks, shared } = Site::new(config, &config.policy, seed);
         let nodes = (0..topology.nodes())
             .map(|node| {
-                let shared = shared_of(&shared, node).clone();
-                let placer = Placer::new(shared, placer_seed(seed, node, 0), 0);
+                let placer = Placer::new(shared.of(node).clone(), placer_seed(seed, node, 0), 0);
                 Node::new(placer, AnyRanking::new(config.policy.replacement))
             })
             .collect();
@@ -206,7 +180,7 @@ impl<'a> Engine<'a> {
                 config.node.page_bytes,
                 config.run.count_links,
             ),
-            fabric: Fabric::new(config, &topology, config.run.count_links),
+            fabric: Fabric::new(config, &topology, config.node.page_bytes, config.run.count_links),
             signals: Signals::default(),
             route: Vec::new(),
             frames_sent: BTreeMap::new(),
@@ -239,7 +213,7 @@ impl<'a> Engine<'a> {
             commands: Vec::new(),
             plans: Vec::new(),
             specs,
-            script: Script::default(),
+            outages: Outages::default(),
             topology,
             config,
         }
@@ -258,7 +232,7 @@ impl<'a> Engine<'a> {
                 self.read_ahead();
             }
             self.dispatch(EVENT_KINDS[(payload >> 32) as usize & 15], payload as u32);
-            if let Some(error) = self.shared[0].policy_failure() {
+            if let Some(error) = self.shared.of(0).policy_failure() {
                 return Err(self.policy_failed(error));
             }
             self.observe();
@@ -280,7 +254,7 @@ impl<'a> Engine<'a> {
                     return Err(RunError::Stopped(progress));
                 }
                 if self.now_ns - searched_ns >= run.stuck_after_ns / 4
-                    && !self.script.has_failed_links()
+                    && !self.outages.has_failed_links()
                 {
                     searched_ns = self.now_ns;
                     self.find_stuck(run.stuck_after_ns)?;
@@ -586,10 +560,6 @@ fn place_of(page: &Page) -> Option<Place> {
         Whereabouts::Message | Whereabouts::Elsewhere => None,
         Whereabouts::Lost => Some(Place::Lost),
     }
-}
-
-fn shared_of(shared: &[Arc<Shared>], node: u32) -> &Arc<Shared> {
-    shared.get(node as usize).unwrap_or(&shared[0])
 }
 
 fn placer_seed(seed: u64, node: u32, epoch: u8) -> u64 {

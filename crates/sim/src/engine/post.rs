@@ -2,7 +2,7 @@
 
 use hiroma_policy::placement::{Event, Peer, Stamp};
 
-use crate::engine::{Engine, EventKind, shared_of};
+use crate::engine::{Engine, EventKind};
 use crate::message::{Kind, Message};
 
 impl Engine<'_> {
@@ -40,7 +40,7 @@ impl Engine<'_> {
         if self.config.network.multicast && self.spread(Message::new(kind, node, node, value)) {
             return;
         }
-        for peer in 0..shared_of(&self.shared, node).peers() {
+        for peer in 0..self.shared.of(node).peers() {
             let target = self.topology.peer(node, Peer(peer));
             self.post(Message::new(kind, node, target, value));
         }
@@ -48,7 +48,7 @@ impl Engine<'_> {
 
     /// Reports the free frames of a node to its domain without a message.
     fn tell_at_once(&mut self, node: u32, value: u32) {
-        for peer in 0..shared_of(&self.shared, node).peers() {
+        for peer in 0..self.shared.of(node).peers() {
             let target = self.topology.peer(node, Peer(peer));
             let teller =
                 self.topology.peer_of(target, node).filter(|_| self.nodes[target as usize].up);

@@ -46,7 +46,7 @@ impl Engine<'_> {
 
     /// Reports the free frames to the member, and wakes a thread that waits for one.
     pub(super) fn free_changed(&mut self, number: u32) {
-        let (frames, pieces) = (self.config.node.frames, self.pieces());
+        let (frames, pieces) = (self.specs.of(number).frames, self.pieces());
         let overfills = self.config.run.canary == Canary::OverfillNode;
         let node = self.node(number);
         let Some(member) = &node.member else { return };
@@ -76,7 +76,7 @@ impl Engine<'_> {
         match command {
             Command::Send { to, note, content } => self.send(number, to, note, content),
             Command::SendToPeers(note) => {
-                for peer in 0..self.shared.peers() {
+                for peer in 0..self.shared.of(number).peers() {
                     let to = self.topology.peer(number, hiroma_policy::placement::Peer(peer));
                     self.send_note(number, to, note.clone(), 0);
                 }
@@ -258,14 +258,11 @@ impl Engine<'_> {
             node.guests.insert((owner, page), Medium::Slot(place));
             node.guest_slots += 1;
         });
-        let (used, frames) = (self.nodes[number as usize].used(self.pieces()), self.frames());
+        let used = self.nodes[number as usize].used(self.pieces());
+        let frames = self.specs.of(number).frames;
         if used > frames {
             self.wrong(format!("node {number} has {used} frames in use, of {frames}"));
         }
-    }
-
-    fn frames(&self) -> u32 {
-        self.config.node.frames
     }
 
     fn free_guest(&mut self, number: u32, owner: u32, page: u64) {

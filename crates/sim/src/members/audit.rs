@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::Engine;
 use super::node::{Doing, Kept, Medium, State};
 use crate::error::{RunError, Stuck, Violation};
+use crate::script;
 
 impl Engine<'_> {
     /// Records a broken rule; the first one counts.
@@ -39,7 +40,9 @@ impl Engine<'_> {
 
     /// Whether a partition lasts so long that what is lost by it cannot be told from what is lost.
     fn is_cut_for_long(&self) -> bool {
-        let longest_ns = self.faults.longest_ns();
+        let run = &self.config.run;
+        let of_links_ns = self.outages.of_links_ns(run.warmup_ns + run.duration_ns);
+        let longest_ns = self.faults.longest_ns().max(of_links_ns);
         longest_ns * 2 >= self.policy.lease_ns.min(self.policy.give_up_ns)
     }
 
@@ -109,7 +112,7 @@ impl Engine<'_> {
     }
 
     fn audit_node(&mut self, number: u32) -> Option<String> {
-        let (pieces, frames) = (self.pieces(), self.config.node.frames);
+        let (pieces, frames) = (self.pieces(), self.specs.of(number).frames);
         let node = &self.nodes[number as usize];
         let member = node.member.as_ref()?;
         self.out.checks += node.slots.len() as u64 + 1;
@@ -224,7 +227,9 @@ impl Engine<'_> {
 
     /// Whether pages may have been lost with nodes, so that some can never be made whole.
     fn was_lost(&self) -> bool {
-        self.config.failures.mean_between_ns > 0 || !self.config.faults.crashes.is_empty()
+        self.config.failures.mean_between_ns > 0
+            || !self.config.faults.crashes.is_empty()
+            || script::nodes_fail(self.config)
     }
 
     fn rest_of_host(&mut self, number: u32) -> Option<String> {

@@ -3,6 +3,7 @@
 use hiroma_policy::placement::member::{Event, Note};
 
 use super::{Engine, EventKind};
+use crate::network::Done;
 
 /// What a message is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -123,8 +124,52 @@ impl Engine<'_> {
     }
 
     fn set_out(&mut self, mail: Mail) {
+        // A disk gets a page in one piece.
+        let parts = match (mail.has_page(), mail.is_disk()) {
+            (false, _) => 0,
+            (true, false) => 1,
+            (true, true) => self.pieces(),
+        };
+        let (from, to) = (mail.from, mail.to);
         let slot = self.post.insert(mail);
-        self.hop(slot);
+        if self.fabric.is_some() {
+            self.send_by_fabric(slot, parts, from, to);
+        } else {
+            self.hop(slot);
+        }
+    }
+
+    fn send_by_fabric(&mut self, slot: u32, parts: u32, from: u32, to: u32) {
+        let mut route = std::mem::take(&mut self.route);
+        self.topology.route(from, to, &mut route);
+        if route.is_empty() {
+            self.arrived(slot, 0);
+        } else if let Some(fabric) = &mut self.fabric {
+            let signals = &mut self.signals;
+            fabric.send(self.now_ns, slot, parts, &route, &self.topology, signals);
+            self.plan_fabric();
+        }
+        self.route = route;
+    }
+
+    /// An event of the network.
+    pub(super) fn fabric_event(&mut self, what: u32) {
+        let Some(fabric) = &mut self.fabric else { return };
+        fabric.event(self.now_ns, what, &mut self.signals);
+        self.plan_fabric();
+        while let Some(done) = self.signals.done.pop_front() {
+            if let Done::Arrived(slot) = done {
+                self.arrived(slot, 0);
+            }
+        }
+    }
+
+    pub(super) fn plan_fabric(&mut self) {
+        let mut wakes = std::mem::take(&mut self.signals.wakes);
+        for (time_ns, what) in wakes.drain(..) {
+            self.at(time_ns, EventKind::Fabric, what);
+        }
+        self.signals.wakes = wakes;
     }
 
     /// A message is at the next node or switch of its route.
@@ -159,9 +204,9 @@ impl Engine<'_> {
             self.post.remove(slot);
             return;
         }
-        let network = &self.config.network;
-        let page_ns = if mail.has_page() { network.page_handler_ns } else { 0 };
-        let work_ns = network.handler_ns + page_ns;
+        let spec = self.specs.of(mail.to);
+        let page_ns = if mail.has_page() { spec.page_handler_ns } else { 0 };
+        let work_ns = spec.handler_ns + page_ns;
         let ready_ns = self.now_ns + tail_ns + mail.later_ns;
         let node = &mut self.nodes[mail.to as usize];
         let start_ns =

@@ -8,24 +8,27 @@ mod audit;
 mod faults;
 mod mail;
 mod node;
+mod outages;
 mod threads;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
 use hiroma_policy::placement::member::{Event, Member};
 use hiroma_policy::placement::replacement::AnyRanking;
-use hiroma_policy::placement::{Peer, PlacementConfig, Rng, ScopeKind, Shared};
+use hiroma_policy::placement::{Peer, PlacementConfig, Rng};
 
+use crate::classes::Specs;
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
 use crate::error::{Progress, RunError, Violation};
 use crate::load::ThreadPlan;
-use crate::network::Network;
+use crate::network::{Fabric, Network, Signals};
 use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::{Normal, exponential};
+use crate::script::Outages;
+use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use faults::Faults;
 use mail::Post;
@@ -56,9 +59,9 @@ enum EventKind {
     Arrive,
     /// Measuring begins.
     Measure,
-    /// A random node fails.
+    /// A random node fails; or a step of the script, by its number from 1.
     Fail,
-    /// A node fails by script.
+    /// A node fails at a given time.
     Crash,
     /// A node is repaired.
     Repair,
@@ -72,9 +75,11 @@ enum EventKind {
     End,
     /// Everything must be at rest.
     Rest,
+    /// An event of the network.
+    Fabric,
 }
 
-const EVENT_KINDS: [EventKind; 15] = [
+const EVENT_KINDS: [EventKind; 16] = [
     EventKind::Hop,
     EventKind::Deliver,
     EventKind::DiskDone,
@@ -90,6 +95,7 @@ const EVENT_KINDS: [EventKind; 15] = [
     EventKind::SuspectWrongly,
     EventKind::End,
     EventKind::Rest,
+    EventKind::Fabric,
 ];
 
 /// The cluster.
@@ -102,9 +108,15 @@ pub struct Engine<'a> {
     queue: Queue,
     topology: Topology,
     network: Network,
+    /// The network, if it has events of its own; `network` is not used then.
+    fabric: Option<Box<Fabric>>,
+    signals: Signals,
+    route: Vec<u32>,
+    outages: Outages,
     disks: Disks,
     nodes: Vec<Node>,
-    shared: Arc<Shared>,
+    specs: Specs,
+    shared: SharedByNodes,
     post: Post,
     faults: Faults,
     normal: Normal,
@@ -131,16 +143,7 @@ impl<'a> Engine<'a> {
     /// The machine of a valid configuration, idle.
     pub fn new(config: &'a Config, seed: u64) -> Self {
         let policy = PlacementConfig { confirm: true, ..config.policy.clone() };
-        let radius = match policy.scope {
-            ScopeKind::Gradient => 1,
-            ScopeKind::Domain => policy.domain_radius,
-            ScopeKind::Disk => 0,
-        };
-        let topology = Topology::new(config, radius, policy.peers_max);
-        let (at, of_node) = topology.disks(config.disk.count);
-        let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
-        let hops = topology.peer_hops(0);
-        let shared = Arc::new(Shared::new(policy.clone(), hops, config.node.frames, diameter));
+        let Site { topology, specs, disks, shared } = Site::new(config, &policy, seed);
         let nodes =
             (0..topology.nodes()).map(|_| Node::new(AnyRanking::new(policy.replacement))).collect();
         let piece_bytes = config.node.page_bytes.div_ceil(policy.pieces().0.into());
@@ -155,8 +158,13 @@ impl<'a> Engine<'a> {
                 piece_bytes,
                 config.run.count_links,
             ),
-            disks: Disks::new(&config.disk, config.node.page_bytes, at, of_node, seed),
+            fabric: Fabric::new(config, &topology, piece_bytes, config.run.count_links),
+            signals: Signals::default(),
+            route: Vec::new(),
+            outages: Outages::default(),
+            disks,
             nodes,
+            specs,
             shared,
             post: Post::default(),
             faults: Faults::new(&config.faults, topology.nodes(), seed),
@@ -234,7 +242,7 @@ impl<'a> Engine<'a> {
             seed: self.seed,
             nodes: self.nodes.len() as u64,
             links: self.topology.links().into(),
-            disks: self.config.disk.count.into(),
+            disks: self.disks.count() as u64,
             measured_ns: self.config.run.duration_ns,
             ..Outcome::default()
         };
@@ -243,6 +251,7 @@ impl<'a> Engine<'a> {
         if self.config.failures.mean_between_ns > 0 {
             self.plan_failure();
         }
+        self.plan_script();
         let faults = &self.config.faults;
         for outage in &faults.crashes {
             self.at(outage.from_ns, EventKind::Crash, outage.node);
@@ -274,6 +283,7 @@ impl<'a> Engine<'a> {
             EventKind::Tick => self.tick(whom),
             EventKind::Arrive => self.arrive(),
             EventKind::Measure => self.begin_measuring(),
+            EventKind::Fail if whom > 0 => self.script_step(whom),
             EventKind::Fail => self.fail(),
             EventKind::Crash => self.crash(whom),
             EventKind::Repair => self.repair(whom),
@@ -282,6 +292,7 @@ impl<'a> Engine<'a> {
             EventKind::SuspectWrongly => self.suspect_wrongly(),
             EventKind::End => self.end(),
             EventKind::Rest => (),
+            EventKind::Fabric => self.fabric_event(whom),
         }
     }
 
@@ -290,6 +301,9 @@ impl<'a> Engine<'a> {
         self.integrate();
         (self.frames_used_ns, self.out.node_busy_ns) = (0, 0);
         self.network.restart_measuring(self.now_ns);
+        if let Some(fabric) = &mut self.fabric {
+            fabric.restart_measuring(self.now_ns);
+        }
         self.disks.restart_measuring(self.now_ns);
     }
 
@@ -297,9 +311,13 @@ impl<'a> Engine<'a> {
         self.integrate();
         (self.ended, self.measuring) = (true, false);
         self.out.frames_used_us = (self.frames_used_ns / 1000) as u64;
-        (self.out.link_busy_ns, self.out.link_busy_max_ns) = self.network.busy_ns(self.now_ns);
+        (self.out.link_busy_ns, self.out.link_busy_max_ns) = match &mut self.fabric {
+            Some(fabric) => fabric.busy_ns(self.now_ns),
+            None => self.network.busy_ns(self.now_ns),
+        };
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
         self.out.events = self.events;
+        self.end_script();
         self.plan_rest(self.rest_ns());
     }
 
@@ -315,7 +333,9 @@ impl<'a> Engine<'a> {
     }
 
     fn finish(mut self) -> Outcome {
-        self.out.link_bytes = self.network.bytes().to_vec();
+        let bytes =
+            self.fabric.as_ref().map_or_else(|| self.network.bytes(), |fabric| fabric.bytes());
+        self.out.link_bytes = bytes.to_vec();
         self.out
     }
 
@@ -340,16 +360,17 @@ impl<'a> Engine<'a> {
 
     /// Starts a node in its next incarnation.
     fn start_member(&mut self, number: u32) {
-        let peers = self.shared.peers();
-        let names = (0..peers).map(|peer| self.topology.peer(number, Peer(peer))).collect();
+        let shared = self.shared.of(number).clone();
+        let names = (0..shared.peers()).map(|peer| self.topology.peer(number, Peer(peer)));
+        let names = names.collect();
         let same = self.config.run.canary == Canary::SameEpoch;
-        let (now_ns, shared) = (self.now_ns, self.shared.clone());
+        let (now_ns, frames) = (self.now_ns, self.specs.of(number).frames);
         let node = &mut self.nodes[number as usize];
         node.epoch += 1;
         let seed = Rng::part(self.seed, u64::from(number) << 32 | u64::from(node.epoch)).next_u64();
         let epoch = if same { 1 } else { node.epoch };
         node.member = Some(Member::new(shared, number, epoch, names, seed, now_ns));
-        node.told_free = self.config.node.frames;
+        node.told_free = frames;
         self.plan_tick(number);
     }
 

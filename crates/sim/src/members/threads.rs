@@ -118,7 +118,7 @@ impl Engine<'_> {
             self.end_thread(number);
             return;
         }
-        thread.due_ns = self.now_ns + u64::from(made) * self.config.node.access_ns;
+        thread.due_ns = self.now_ns + u64::from(made) * self.specs.of(number).access_ns;
         let due_ns = thread.due_ns;
         self.at(due_ns, EventKind::Run, number);
     }
@@ -168,7 +168,7 @@ impl Engine<'_> {
     fn has_room(&self, number: u32) -> bool {
         let node = &self.nodes[number as usize];
         let promised = node.member.as_ref().map_or(0, |member| member.promised());
-        node.used(self.pieces()) + promised < self.config.node.frames
+        node.used(self.pieces()) + promised < self.specs.of(number).frames
     }
 
     /// Evicts one page. Returns whether there was one.

@@ -75,8 +75,14 @@ enum Model {
 }
 
 impl Fabric {
-    /// The idle network of a valid configuration; none if its model has no events of its own.
-    pub fn new(config: &Config, topology: &Topology, count_bytes: bool) -> Option<Box<Fabric>> {
+    /// The idle network of a valid configuration, for pages of `page_bytes`; none if its model has no
+    /// events of its own.
+    pub fn new(
+        config: &Config,
+        topology: &Topology,
+        page_bytes: u64,
+        count_bytes: bool,
+    ) -> Option<Box<Fabric>> {
         let network = &config.network;
         let packets = |packet_bytes, buffer_packets, order| {
             let cut = Cut {
@@ -88,7 +94,7 @@ impl Fabric {
             };
             Model::Packets(Packets::new(&topology.link_specs(config), cut))
         };
-        let whole = network.message_bytes + config.node.page_bytes;
+        let whole = network.message_bytes + page_bytes;
         let model = match network.model {
             // The same, where a link need not be like another.
             NetworkModel::Fifo if !topology.is_uniform() || script::links_fail(config) => {
@@ -99,7 +105,7 @@ impl Fabric {
                 Model::Fair(Fair::new(&topology.link_specs(config), network.sharing))
             }
             NetworkModel::Packets => {
-                let packet_bytes = network.packet_bytes_max(config.node.page_bytes);
+                let packet_bytes = network.packet_bytes_max(page_bytes);
                 let room = (network.buffer_bytes / packet_bytes).min(u32::MAX.into()) as u32;
                 let room = (network.buffer_bytes > 0).then_some(room);
                 packets(packet_bytes, room, network.order)
@@ -109,25 +115,27 @@ impl Fabric {
             model,
             channels: Vec::new(),
             bytes: if count_bytes { vec![0; topology.links() as usize] } else { Vec::new() },
-            sizes: sizes(network, config.node.page_bytes),
+            sizes: sizes(network, page_bytes),
         }))
     }
 
-    /// A message starts over `route`, which has at least one link.
+    /// A message with `pages` pages starts over `route`, which has at least one link.
     pub fn send(
         &mut self,
         now_ns: u64,
         message: u32,
-        has_page: bool,
+        pages: u32,
         route: &[u32],
         topology: &Topology,
         signals: &mut Signals,
     ) {
-        let (bytes, overhead_ns) = self.sizes[usize::from(has_page)];
+        let (bytes, overhead_ns) = self.sizes[usize::from(pages > 0)];
+        let parts = u64::from(pages.max(1));
+        let (bytes, overhead_ns) = (parts * bytes, parts * overhead_ns);
         if !self.bytes.is_empty() {
             route.iter().for_each(|&link| self.bytes[link as usize] += bytes);
         }
-        let cargo = Cargo { message, bytes, overhead_ns, small: !has_page };
+        let cargo = Cargo { message, bytes, overhead_ns, small: pages == 0 };
         match &mut self.model {
             Model::Fair(fair) => fair.send(now_ns, cargo, route, signals),
             Model::Packets(packets) => {

@@ -5,23 +5,28 @@ use std::collections::BTreeSet;
 use hiroma_policy::placement::PIECES_MAX;
 
 use super::{Problems, TIME_MAX_NS};
-use crate::config::{Config, NetworkModel, TopologyKind};
+use crate::config::Config;
 
 impl Config {
-    /// What the protocol that bears faults is simulated with.
-    fn check_confirmed_shape(&self, problems: &mut Problems) {
-        let mut refuse = |field, is_there: bool| {
+    /// What is only simulated without the protocol that bears faults.
+    fn check_confirmed(&self, problems: &mut Problems) {
+        let network = &self.network;
+        for (field, is_there) in [
+            ("node.tier_frames", self.has_tiers()),
+            ("network.forward_ns", network.forward_ns() != [0; 2]),
+            ("network.free_information", network.free_information),
+        ] {
             if is_there {
-                let message = "not with `policy.confirm` or `faults`; leave out one of them";
+                let message =
+                    "not simulated with `policy.confirm` or `faults`; leave out one of them";
                 problems.add(field, message.to_owned());
             }
-        };
-        let kind = self.topology.kind;
-        refuse("topology.kind", matches!(kind, TopologyKind::Graph | TopologyKind::Matrix));
-        refuse("network.model", self.network.model != NetworkModel::default());
-        refuse("node.class", !self.node.class.is_empty());
-        refuse("node.tier_frames", self.node.tier_frames > 0);
-        refuse("event", !self.event.is_empty());
+        }
+    }
+
+    fn has_tiers(&self) -> bool {
+        let of_classes = self.node.class.iter().filter_map(|class| class.tier_frames);
+        of_classes.chain([self.node.tier_frames]).any(|frames| frames > 0)
     }
 
     pub(super) fn check_confirm(&self, problems: &mut Problems) {
@@ -54,7 +59,7 @@ impl Config {
             ),
         }
         if self.confirms() {
-            self.check_confirmed_shape(problems);
+            self.check_confirmed(problems);
             if self.load.trace.is_some() {
                 problems.add("policy.confirm", "recordings are replayed without faults; leave out `policy.confirm` and `faults`"
                         .to_owned());

@@ -56,6 +56,25 @@ fn page_goes_to_free_peer_or_disk() {
 }
 
 #[test]
+fn node_without_peers_waits_for_nobody() {
+    let informations =
+        [InformationKind::OnChange, InformationKind::Periodic, InformationKind::OnDemand];
+    let reservations =
+        [ReservationKind::None, ReservationKind::OnDemand, ReservationKind::InAdvance];
+    for (information, reservation, confirm) in informations
+        .into_iter()
+        .flat_map(|one| reservations.map(|other| (one, other)))
+        .flat_map(|(one, other)| [(one, other, false), (one, other, true)])
+    {
+        let config =
+            PlacementConfig { information, reservation, confirm, ..PlacementConfig::default() };
+        let mut placer = Placer::new(Arc::new(Shared::new(config, [].into(), 64, 8)), 1, 0);
+        let left = commands(&mut placer, Event::PageLeaves(leaving(7)));
+        assert_eq!(left, [Command::SendToDisk(leaving(7))], "{information:?} {reservation:?}");
+    }
+}
+
+#[test]
 fn own_sends_are_counted_only_if_configured() {
     for counted in [false, true] {
         let mut placer = placer(|config| config.count_own_sends = counted);
