@@ -287,7 +287,8 @@ CASES = [
     *(compiled(f"nursery-{place}", "nursery.c", place)
       for place in ["malloc", "coroutine", "handler", "vfork", "fork", "threads", "mappings", "zeros", "user", "root"]),
     *(compiled(f"nursery-{case}", "nursery_late.c", case)
-      for case in ["streams", "descriptors", "upfront", "mainexit", "slack", "clock", "nice", "files"]),
+      for case in ["streams", "descriptors", "upfront", "mainexit", "slack", "clock", "nice", "files", "forked", "subreaper", "threads",
+                   "stderr", "fewthreads", "tight"]),
     Case("nursery-linker", prepare_linker, kind="behaviour", quick=True, packages=("gcc",), title=head("nursery_linker.c")),
     # Stacks and threads.
     compiled("threadstacks", "threadstacks.c"),

@@ -96,6 +96,10 @@ pub struct Config {
     /// A process has no pager until it uses this much memory ([`crate::nursery`]); 0: from its start.
     #[serde(default)]
     pub manage_from_bytes: u64,
+    /// Size of the nursery. Where the kernel counts all memory that could be written
+    /// (`vm.overcommit_memory=2`), it counts this for each process, and again for each fork.
+    #[serde(default = "nursery_bytes")]
+    pub nursery_bytes: u64,
     /// Addresses of servers, resolved at the start.
     #[serde(skip)]
     pub resolved: Vec<(String, Vec<SocketAddr>)>,
@@ -130,6 +134,7 @@ impl Default for Config {
             fault_threads: None,
             waking: None,
             manage_from_bytes: 0,
+            nursery_bytes: nursery_bytes(),
             resolved: Vec::new(),
             arena_bytes: ARENA_BYTES_MAX,
         }
@@ -154,6 +159,10 @@ mod scheme_text {
             (data, parity) => format!("{data}+{parity}").parse().map_err(D::Error::custom),
         }
     }
+}
+
+fn nursery_bytes() -> u64 {
+    4 << 30
 }
 
 fn fault_timeout() -> Duration {
@@ -211,7 +220,7 @@ pub enum BlockSize {
 
 /// One store as the user names it: `compressed`, `compressed:4G`, `file:/var/tmp`,
 /// `file:/var/tmp:20G`, `tcp://HOST:PORT,HOST:PORT`,
-/// `redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME]`.
+/// `redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 #[non_exhaustive]

@@ -81,8 +81,13 @@ impl Nursery {
     /// Makes a part of the arena usable; it is zeros.
     pub fn open(&self, start: usize, len: usize) -> std::io::Result<()> {
         self.arena.protect(start, len, PROT_RW)?;
-        let _ = self.arena.advise(start, len, Advise::DoDump);
+        self.dumps(start, len);
         Ok(())
+    }
+
+    /// Core files have a part from now on.
+    pub fn dumps(&self, start: usize, len: usize) {
+        let _ = self.arena.advise(start, len, Advise::DoDump);
     }
 
     /// Changes the protection of a part (`PROT_*`).
@@ -207,6 +212,8 @@ impl Core {
                 self.take_over_extent(range, &map.used(range).map_err(failed())?);
             }
         }
+        // The process may have forked, by whatever call, or have been forked: pages are shared then.
+        self.forked = true;
         let reserved = nursery.more.reserved.as_ref().map_or(0, |part| part.len());
         self.addresses.uncounted = nursery.memory.len() + reserved;
         self.publish();

@@ -177,12 +177,22 @@ impl Pager {
             Some(nursery) => nursery.ours(),
             None => vec![(pager.arena.base(), pager.arena.base() + pager.arena.len())],
         };
-        pager
+        // Before anything is registered: without one of its threads, the program's next fault could
+        // wait for ever. They wait for the lock.
+        pager.spawn(live, &store)?;
+        let mut core = pager.core.lock();
+        let begun = pager
             .watch(live, &ours)
-            .and_then(|()| nursery.as_ref().map_or(Ok(()), |it| pager.core.lock().take_over(it)))
-            .and_then(|()| pager.spawn(live, &store))
-            .inspect_err(|_| nursery.iter().for_each(Nursery::is_left_alone))?;
-        Ok(pager)
+            .and_then(|()| nursery.as_ref().map_or(Ok(()), |nursery| core.take_over(nursery)));
+        if begun.is_err() {
+            // Nothing has left it yet. Something in the process may keep the userfaultfd open.
+            for &(from, to) in &ours {
+                let _ = live.uffd.unregister(from, to - from);
+            }
+            nursery.iter().for_each(Nursery::is_left_alone);
+        }
+        drop(core);
+        begun.map(|()| pager)
     }
 
     /// Runs the first thread until the end.

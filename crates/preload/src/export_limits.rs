@@ -93,10 +93,12 @@ fn memory() -> [usize; 2] {
 
 /// Called before the pager starts: raises the limits that the parent of this program set, as far as
 /// that is allowed.
-/// Returns whether one of them is finite.
+/// Returns whether a pager must start now: one of them is finite, or a late start could not read the
+/// process's mappings.
 pub fn before_start() -> bool {
     let are_finite = raise();
-    let memory = memory();
+    let known = sys::memory();
+    let memory = known.unwrap_or_default();
     for limit in &LIMITS {
         // The library's heap exists already.
         let ours = match limit.resource as u32 {
@@ -105,7 +107,7 @@ pub fn before_start() -> bool {
         };
         limit.ours.store(limit.used(memory).saturating_sub(ours), Relaxed);
     }
-    are_finite
+    are_finite || known.is_none()
 }
 
 fn raise() -> bool {

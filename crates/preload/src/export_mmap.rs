@@ -406,8 +406,9 @@ pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
         match plan {
             // The kernel may act on lazy advice later, which the pager would not know.
             AdvicePlan::Discard => {
-                // SAFETY: the program requested this call.
-                return unsafe { sys::madvise(addr, len, libc::MADV_DONTNEED) };
+                if let Some(done) = nursery::discards(addr, len) {
+                    return done;
+                }
             }
             AdvicePlan::Kernel => return kernel(addr, len),
             // Different advice would make several mappings of the nursery.

@@ -36,8 +36,8 @@ use crate::runtime::{self, Phase};
 use crate::{export_brk, export_limits, internal, scope, sys};
 
 const PROT_RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
-/// Sizes of the nursery, the first that the kernel allows. Most of it is never touched: each thread has
-/// segments of mimalloc's of its own, and what does not fit starts the pager.
+/// Largest size of the nursery, and the one where the kernel does not allow so much. Most of it is never
+/// touched: each thread has segments of mimalloc's of its own, and what does not fit starts the pager.
 const NURSERY_BYTES: [usize; 2] = [4 << 30, 512 << 20];
 /// mimalloc's segments are multiples of this.
 const ALIGN: usize = 32 << 20;
@@ -46,6 +46,8 @@ const STEP: isize = 64 << 10;
 /// How often a thread looks at most whether another one has forked, 50 us apart at least. A clock may
 /// not be there.
 const FORK_LOOKS_MAX: u32 = 2000;
+/// The same for calls of other threads that change mappings, which may get no processor for long.
+const CHANGE_LOOKS_MAX: u32 = 10 * FORK_LOOKS_MAX;
 /// Failures that may pass, until a process goes on without a pager.
 const PUT_OFF_MAX: u32 = 1000;
 /// A thread that is slower than others starts the pager only when the process has so many times the
@@ -95,7 +97,8 @@ pub fn prepare(config: &Config, is_first: bool) -> bool {
     if !may_wait || !hiroma_far::Pager::prepare() {
         return false;
     }
-    let reserve = |bytes: usize| Nursery::reserve(config, bytes, ALIGN).ok();
+    let most = (config.nursery_bytes as usize).next_multiple_of(ALIGN);
+    let reserve = |bytes: usize| Nursery::reserve(config, bytes.min(most), ALIGN).ok();
     let Some(nursery) = NURSERY_BYTES.into_iter().find_map(reserve) else { return false };
     let Range { start, end } = nursery.memory();
     // SAFETY: memory that was reserved for this, zero, and never unmapped.
@@ -116,6 +119,8 @@ pub fn prepare(config: &Config, is_first: bool) -> bool {
         std::mem::forget(nursery);
         return false;
     }
+    LOOK_AT.store(config.manage_from_bytes as usize / 2, Ordering::Relaxed);
+    sys::note_stderr();
     EARLY.is_at(end..break_of(&nursery).start.max(end));
     let _ = PREPARED.set(Prepared { config: config.clone(), nursery });
     OWNER.store(std::process::id(), Ordering::Relaxed);
@@ -159,19 +164,26 @@ pub fn allocates(bytes: usize) {
 pub fn counts(bytes: isize) {
     let untold = UNTOLD.get() + bytes;
     UNTOLD.set(untold);
-    let taken = TAKEN.get() + bytes.max(0) as usize;
+    let before = TAKEN.get();
+    let taken = before + bytes.max(0) as usize;
     TAKEN.set(taken);
-    if untold.abs() >= STEP || taken >= PAGES_STEP {
-        tell();
+    if untold.abs() >= STEP || taken >= PAGES_STEP || before == 0 {
+        tell(before == 0);
     }
 }
 
+/// `is_new`: the thread has told nothing yet. It may end before it does, so it tells ahead what it may
+/// not come to tell.
 #[cold]
-fn tell() {
+fn tell(is_new: bool) {
     HANDED_OUT.fetch_add(UNTOLD.replace(0), Ordering::Relaxed);
     let mut kept = 0;
-    if TAKEN.get() >= PAGES_STEP {
-        let taken = TAKEN.replace(0);
+    let taken = match TAKEN.get() {
+        taken if taken >= PAGES_STEP => TAKEN.replace(0),
+        _ if is_new => STEP as usize,
+        _ => 0,
+    };
+    if taken > 0 {
         let all = TAKEN_BY_ALL.fetch_add(taken, Ordering::Relaxed) + taken;
         if all >= LOOK_AT.load(Ordering::Relaxed) {
             kept = look_at_pages();
@@ -355,7 +367,15 @@ pub fn protects(start: usize, len: usize, prot: i32) -> Option<Result<(), sys::E
         // SAFETY: the program requested this call.
         return Some(unsafe { sys::mprotect(start, len, prot) });
     }
-    let protect = || prepared.nursery.protect(start, len, prot);
+    // A reservation is not in core files.
+    let opens = access != Access::None && EARLY.uncommitted(start, len) > 0;
+    let protect = || {
+        prepared.nursery.protect(start, len, prot)?;
+        if opens {
+            prepared.nursery.dumps(start, len);
+        }
+        Ok(())
+    };
     let heap = prepared.nursery.memory();
     let protected = if heap.start <= start && start.checked_add(len)? <= heap.end {
         protect()
@@ -390,6 +410,13 @@ pub fn unforks(
     let len = len.checked_next_multiple_of(PAGE).filter(|_| start % PAGE == 0)?;
     let _calls = Changing::begin()?;
     EARLY.unfork(start, len, is_unforked, kernel)
+}
+
+/// Drops the content of a range. `None`: the process has a pager.
+pub fn discards(start: usize, len: usize) -> Option<Result<(), sys::Errno>> {
+    let _calls = Changing::begin()?;
+    // SAFETY: the program requested this call.
+    Some(unsafe { sys::madvise(start, len, libc::MADV_DONTNEED) })
 }
 
 /// The program's heap of `brk`, at the end of the arena, where a pager places nothing so soon.
@@ -532,7 +559,7 @@ fn start(waits: bool) {
     if !IS_STARTING.swap(true, Ordering::SeqCst) {
         if let Some(_alone) = alone(waits).filter(|_| runtime::phase() == Phase::Nursery) {
             // A process that shares this memory may have been killed in such a call.
-            for _ in 0..FORK_LOOKS_MAX {
+            for _ in 0..CHANGE_LOOKS_MAX {
                 if CHANGING.load(Ordering::SeqCst) == 0 {
                     break;
                 }
@@ -584,7 +611,7 @@ fn start_here(prepared: &Prepared) {
         {
             EARLY.reopen()
         }
-        Err(error) => runtime::stays_without_pager(&error.to_string()),
+        Err(error) => runtime::stays_without_pager(&prepared.config, &error.to_string()),
     }
 }
 

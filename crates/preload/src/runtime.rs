@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
 use hiroma_far::Pager;
 use hiroma_far::config::{CONFIG_ENV, Config};
+use hiroma_far::control::ControlPage;
 use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
@@ -141,8 +142,8 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     hiroma_far::hooks::set_internal(scope::enter, scope::leave);
     hiroma_far::hooks::set_heap(internal::bytes);
-    let is_limited = export_limits::before_start();
-    if !is_limited && nursery::prepare(&config, is_first) {
+    let starts_now = export_limits::before_start();
+    if !starts_now && nursery::prepare(&config, is_first) {
         export_limits::note_use();
         let (start, len) = nursery::arena();
         has_arena(start, len);
@@ -213,11 +214,16 @@ pub fn has_pager(pager: Pager) {
 
 /// The pager of a process that has outgrown its nursery could not start. What it has done so far is
 /// worth more than its limit.
-pub fn stays_without_pager(reason: &str) {
-    sys::say(&format!(
+pub fn stays_without_pager(config: &Config, reason: &str) {
+    let line = format!(
         "hiroma: process {} runs without far memory from now on: {reason}",
         std::process::id()
-    ));
+    );
+    let runner = config.control_dir.as_ref().filter(|_| config.runner.is_some());
+    if let (false, Some(dir)) = (sys::say_later(&line), runner) {
+        // `hiroma run` shows it.
+        let _ = ControlPage::create(dir, true).map(|page| page.say(&format!("{line}\n")));
+    }
     PHASE.store(Phase::Unmanaged as u8, Ordering::Release);
 }
 

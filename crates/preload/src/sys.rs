@@ -9,7 +9,7 @@ use std::arch::asm;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::c_long;
@@ -201,6 +201,40 @@ pub fn say(line: &str) {
     let _ = unsafe { call(libc::SYS_write, [2, text.as_ptr() as usize, text.len(), 0, 0, 0]) };
 }
 
+/// What standard error was when the process began: device and inode.
+static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+fn stderr_now() -> Option<[u64; 2]> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
+    // SAFETY: the kernel writes one `stat`; all zeros is a valid one.
+    unsafe {
+        call(libc::SYS_fstat, [2, stat.as_mut_ptr() as usize, 0, 0, 0, 0]).ok()?;
+        let stat = stat.assume_init();
+        Some([stat.st_dev, stat.st_ino])
+    }
+}
+
+/// Remembers what standard error is.
+pub fn note_stderr() {
+    let now = stderr_now().unwrap_or_default();
+    STDERR.iter().zip(now).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+}
+
+/// As [`say`], in the middle of the program's work: only if descriptor 2 is still what it was at its
+/// start, and if that takes a line now. Returns whether it was said.
+pub fn say_later(line: &str) -> bool {
+    let then: [u64; 2] = std::array::from_fn(|at| STDERR[at].load(Ordering::Relaxed));
+    let mut ask = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one `pollfd`.
+    let ready = unsafe { call(libc::SYS_poll, [&raw mut ask as usize, 1, 0, 0, 0, 0]) };
+    let takes = ready == Ok(1) && ask.revents == libc::POLLOUT;
+    let says = takes && then != [0; 2] && stderr_now() == Some(then);
+    if says {
+        say(line);
+    }
+    says
+}
+
 /// Ends the process immediately, without exit handlers.
 pub fn exit_now(code: i32) -> ! {
     loop {
@@ -359,7 +393,8 @@ pub fn memory() -> Option<[usize; 2]> {
 /// Bytes of a range that are in memory.
 pub fn resident_bytes(range: std::ops::Range<usize>) -> usize {
     let mut pages = 0;
-    let mut seen = [0_u8; 4096];
+    // Small: any call of `malloc` may come here, also one that has little stack left.
+    let mut seen = [0_u8; 256];
     let mut at = range.start;
     while at < range.end {
         let len = (range.end - at).min(seen.len() * hiroma_units::PAGE);

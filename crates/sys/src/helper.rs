@@ -352,9 +352,9 @@ pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let birth = Box::into_raw(Box::new(Birth { work: Box::new(work) }));
     let mut plan = Between { room, birth, result: Err(io::ErrorKind::Other.into()) };
     crate::signals::blocked(|| {
-        // In process 1 orphans would become our children: there the helper is our child from the
-        // start, one that only `__WALL` finds.
-        if std::process::id() == 1 { plan.make_first() } else { through_process_between(&mut plan) }
+        // Where orphans would become our children, which any wait finds, the helper is our child from
+        // the start, one that only `__WALL` finds.
+        if gets_orphans() { plan.make_first() } else { through_process_between(&mut plan) }
     });
     if plan.result.is_err() {
         // SAFETY: no thread took it.
@@ -362,6 +362,16 @@ pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         give_up(room);
     }
     plan.result.map(drop)
+}
+
+/// Process 1 of a namespace, and a subreaper.
+fn gets_orphans() -> bool {
+    let mut is_subreaper: libc::c_int = 0;
+    // SAFETY: the kernel writes one number.
+    let asked = unsafe {
+        libc::syscall(libc::SYS_prctl, libc::PR_GET_CHILD_SUBREAPER, &raw mut is_subreaper)
+    };
+    std::process::id() == 1 || asked == 0 && is_subreaper != 0
 }
 
 fn through_process_between(plan: &mut Between) {

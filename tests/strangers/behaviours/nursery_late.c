@@ -1,5 +1,6 @@
 // Moments at which a small process grows that are easily missed or awkward. usage: nursery_late CASE
 #include "behaviour.h"
+#include <ucontext.h>
 
 #define is(name) (!strcmp(which, name))
 static volatile int going = 1;
@@ -122,6 +123,114 @@ static void grows(void) {
     for (int i = 0; i < 60; i++) bad += wrong(blocks[i], 2 * MIB, i);
 }
 
+// As a program does that calls the kernel by itself.
+static long raw(long number, long a, long b, long c, long d) {
+    long result;
+    register long r10 __asm__("r10") = d;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10) : "rcx", "r11", "memory");
+    return result;
+}
+
+// What was there when a small process forked leaves memory like anything else.
+static void grows_after_fork(void) {
+    char *early[4];
+    for (int i = 0; i < 4; i++) fill(early[i] = pages(2 * MIB), 2 * MIB, 70 + i);
+    // One child is gone, another one shares the pages.
+    pid_t child = must(fork());
+    if (!child) _exit(0);
+    must(waitpid(child, 0, 0));
+    child = must(fork());
+    if (!child) pause();
+    grows();
+    size_t stay = 0;
+    for (int i = 0; i < 4; i++) stay += present(early[i], 2 * MIB);
+    if (getenv("HIROMA_CONFIG") && stay > 1024) printf("%zu pages stay\n", stay);
+    must(kill(child, SIGKILL));
+    must(waitpid(child, 0, 0));
+    for (int i = 0; i < 4; i++) bad += wrong(early[i], 2 * MIB, 70 + i);
+}
+
+static char *kept[2400];
+static void *keeps(void *arg) {
+    char **block = arg;
+    fill(*block = malloc(60000), 60000, block - kept);
+    return 0;
+}
+
+// The last words of a start that fails must not reach what descriptor 2 has become.
+static void fails_to_start(void) {
+    struct { unsigned short code; unsigned char yes, no; unsigned k; } filter[] = {
+        {0x20, 0, 0, 0},                    // the number of the call
+        {0x15, 0, 3, SYS_ioctl},
+        {0x20, 0, 0, 24},                   // its second argument
+        {0x15, 0, 1, 0xc018aa3f},           // UFFDIO_API
+        {0x06, 0, 0, 0x00050000 | EPERM},
+        {0x06, 0, 0, 0x7fff0000},
+    };
+    struct { unsigned short count; void *filter; } program = {6, filter};
+    must(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    if (raw(SYS_prctl, PR_SET_SECCOMP, 2, (long)&program, 0)) skip("no seccomp");
+    char name[] = "/tmp/hiroma-late-XXXXXX";
+    int file = must(mkstemp(name)), ends[2];
+    must(unlink(name));
+    for (int turn = 0; turn < 2; turn++) {
+        if (turn == 0) must(dup2(file, 2));
+        if (turn == 1) must(pipe(ends)), must(dup2(ends[1], 2)), close(ends[0]), close(ends[1]);
+        pid_t child = must(fork());
+        if (!child) {
+            grows();
+            struct stat stat;
+            must(fstat(file, &stat));
+            _exit(bad || stat.st_size ? 1 : 0);
+        }
+        int status;
+        must(waitpid(child, &status, 0));
+        printf("turn %d: %d\n", turn, status);
+    }
+}
+
+// No room for some of the threads of a pager, by a limit that counts them.
+static void few_threads(void) {
+    for (int room = 0; room < 10; room++) {
+        pid_t child = must(fork());
+        if (child) {
+            int status;
+            must(waitpid(child, &status, 0));
+            printf("room for %d: %d\n", room, status);
+            continue;
+        }
+        alarm(60);
+        struct { unsigned version; int pid; } head = {0x20080522, 0};
+        unsigned data[6] = {1 << 19, 1 << 19, 0, 0, 0, 0}; // CAP_SYS_PTRACE
+        raw(SYS_prctl, PR_SET_KEEPCAPS, 1, 0, 0);
+        long done = raw(SYS_setresuid, 61234, 61234, 61234, 0);
+        raw(SYS_prctl, PR_SET_DUMPABLE, 1, 0, 0);
+        done |= raw(SYS_capset, (long)&head, (long)data, 0, 0);
+        struct rlimit most = {room + 1, room + 1};
+        done |= raw(SYS_prlimit64, 0, RLIMIT_NPROC, (long)&most, 0);
+        if (done) _exit(done ? 3 : 0);
+        grows();
+        _exit(bad != 0);
+    }
+}
+
+// A block on a stack of 8 KiB.
+static ucontext_t center, other;
+static void on_little_stack(void) {
+    for (int i = 0; i < 2000; i++) kept[i] = memset(malloc(60000), i, 60000);
+}
+static void tight(void) {
+    char *stack = mmap(0, 3 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(mprotect(stack, PAGE, PROT_NONE));
+    must(getcontext(&other));
+    other.uc_stack.ss_sp = stack + PAGE;
+    other.uc_stack.ss_size = 2 * PAGE;
+    other.uc_link = &center;
+    makecontext(&other, on_little_stack, 0);
+    must(swapcontext(&center, &other));
+    for (int i = 0; i < 2000; i++) bad += kept[i][0] != (char)i || kept[i][59999] != (char)i;
+}
+
 int main(int count, char **words) {
     const char *which = count > 1 ? words[1] : "";
     char *blocks[40];
@@ -159,6 +268,28 @@ int main(int count, char **words) {
         must(setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, 3}));
         grows();
     }
+    if (is("forked")) grows_after_fork();
+    if (is("subreaper")) {
+        must(prctl(PR_SET_CHILD_SUBREAPER, 1));
+        grows();
+        pid_t child = must(fork());
+        if (!child) _exit(0);
+        // Others may end, too: the pagers of its children.
+        while (wait(0) > 0) continue;
+        printf("%s\n", strerror(errno));
+    }
+    if (is("threads")) {
+        pthread_t thread;
+        for (int i = 0; i < 2400; i++) {
+            pthread_create(&thread, 0, keeps, &kept[i]);
+            pthread_join(thread, 0);
+        }
+        for (int i = 0; i < 2400; i++) bad += wrong(kept[i], 60000, i);
+        if (getenv("HIROMA_CONFIG") && resident() > 80) printf("%ld MiB are resident\n", resident());
+    }
+    if (is("stderr")) fails_to_start();
+    if (is("fewthreads")) few_threads();
+    if (is("tight")) tight();
     check(which, bad);
     return verdict();
 }

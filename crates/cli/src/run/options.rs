@@ -45,8 +45,8 @@ pub struct Args {
     /// follows; data that does not compress goes to the next store), compressed:SIZE (SIZE in
     /// addition to --local), file:DIR[:SIZE] (default size: all free space there, less a
     /// twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the servers lend),
-    /// redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME] (a Redis or Valkey server with
-    /// the policy noeviction; default size: up to its maxmemory)
+    /// redis://[USER@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE] (a Redis or Valkey
+    /// server with the policy noeviction; default size: up to its maxmemory)
     #[arg(long, value_name = "LIST", default_value = DEFAULT_STORES, default_value_if("pool", clap::builder::ArgPredicate::IsPresent, None))]
     store: Option<StoreList>,
     /// Far memory in the members of a pool, after the stores of --store that are not tcp://: any
@@ -297,6 +297,7 @@ impl Args {
                 .manage_from
                 .map_or(MANAGE_FROM_MAX, |from| from.0)
                 .min(local_limit_bytes / 2),
+            nursery_bytes: nursery_bytes(),
             key_file: key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
                 KernelPath::Auto => PathChoice::Auto,
@@ -383,6 +384,14 @@ fn name_tenant(stores: &mut [StoreSpec], tenant: &str) -> Result<()> {
     )))
 }
 
+/// Where all memory that could be written has to fit (`vm.overcommit_memory=2`), no process asks for
+/// gigabytes that it does not use.
+fn nursery_bytes() -> u64 {
+    const IF_COUNTED: u64 = 64 << 20;
+    let counts = crate::rights::sysctl("vm/overcommit_memory").as_deref() == Some("2");
+    if counts { IF_COUNTED } else { Config::default().nursery_bytes }
+}
+
 /// Makes a path absolute: the program and its children may have another working directory when they
 /// read the configuration.
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -393,6 +402,9 @@ fn absolute_store(store: &StoreSpec) -> Result<StoreSpec> {
     Ok(match store {
         StoreSpec::File { dir, capacity } => {
             StoreSpec::File { dir: absolute(dir)?, capacity: *capacity }
+        }
+        StoreSpec::Redis(address) => {
+            StoreSpec::Redis(address.clone().with_password_file(absolute)?)
         }
         other => other.clone(),
     })

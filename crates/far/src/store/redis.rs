@@ -109,9 +109,10 @@ impl RedisStore {
         if size.is_some_and(|size| size < sector_bytes as u64) {
             return Err(config(format!("size={} leaves no room", size.unwrap_or(0))));
         }
+        let connection = address.login().map_err(config)?;
         let shared = Arc::new(Shared {
             name,
-            connection: address.connection(),
+            connection,
             addrs,
             timeout,
             ttl,

@@ -192,9 +192,9 @@ fn said(error: &RedisError) -> String {
 /// What to do about a refusal.
 fn login_error(text: &str) -> String {
     let advice = if text.contains("NOAUTH") {
-        "it requires a password: write redis://:PASSWORD@HOST"
+        "it requires a password: write redis://:PASSWORD@HOST, or redis://HOST?password-file=FILE"
     } else if text.contains("WRONGPASS") || text.contains("invalid") || text.contains("Password") {
-        "the user or the password is wrong: write redis://[USER]:PASSWORD@HOST, with %XX for special characters"
+        "the user or the password is wrong: write redis://[USER]:PASSWORD@HOST, with %XX for special characters, or redis://[USER@]HOST?password-file=FILE"
     } else if text.contains("NOPERM") {
         "the user may not do what is needed: allow INFO, CLIENT, SET, SETRANGE, GETRANGE, PEXPIRE, UNLINK, EVAL, and the keys hiroma:*"
     } else if text.contains("DB index") {

@@ -1,5 +1,6 @@
 //! Tests with real servers on loopback.
 
+use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -318,6 +319,11 @@ fn passwords_are_checked_and_not_shown() {
     let locs = write_now(&mut *writer, &bytes, 1).unwrap();
     assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == bytes);
     assert!(!store.name().contains("sesame"));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("password");
+    fs::write(&file, "open-sesame\n").unwrap();
+    let url = format!("redis://127.0.0.1:{}?password-file={}", server.port, file.display());
+    connect(&url, Duration::from_secs(5), Arc::new(|_| {})).unwrap();
     for (login, words) in [("", "requires a password"), (":wrong-sesame@", "password is wrong")] {
         let url = format!("redis://{login}127.0.0.1:{}", server.port);
         let said = refusal(connect(&url, Duration::from_secs(5), Arc::new(|_| {})));
