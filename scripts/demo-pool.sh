@@ -8,6 +8,7 @@ lines=${LINES_OF_TEXT:-3500000}
 work=$(mktemp -d /var/tmp/hiroma-demo-pool.XXXXXX)
 members=""
 
+# shellcheck disable=SC2317  # The trap calls it.
 finish() {
     for pid in $members; do kill "$pid" 2>/dev/null || true; done
     for pid in $members; do wait "$pid" 2>/dev/null || true; done

@@ -109,6 +109,7 @@ for part in "$@"; do
 			chromium) need chromium "$package" ;;
 			etcd-server) need etcd "$package" ;;
 			memcached) need memcached "$package" ;;
+			shellcheck) need shellcheck "$package" ;;
 			redis-server) need redis-server "$package" ;;
 			valgrind) need valgrind "$package" ;;
 			xz-utils) need xz "$package" ;;

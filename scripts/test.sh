@@ -3,7 +3,7 @@
 # `N passed, N failed, N skipped`. A stage that fails does not keep the others from running.
 # HIROMA_TEST_VM=1 runs the virtual machines too.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 export PATH="$HOME/.cargo/bin:$PATH"
 cargo=${CARGO:-cargo}
 

@@ -22,4 +22,5 @@ maven() {
 }
 
 # What Maven says when it cannot reach its repository.
+# shellcheck disable=SC2034  # For those who read this file.
 unreachable='Could not transfer|Unknown host|Connection refused|timed out|Read timed out|has not been downloaded from it before|Network is unreachable'
