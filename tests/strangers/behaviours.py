@@ -279,6 +279,7 @@ CASES = [
     compiled("filemap", "filemap.c"),
     compiled("mincore", "mincore.c"),
     compiled("sparse", "sparse.c"),
+    *(compiled(f"corners-{call}", "corners.c", call) for call in ["fixed", "remap", "onfault", "remove", "limit"]),
     compiled("manymaps", "manymaps.c"),
     compiled("allocs", "allocs.c"),
     Case("deepbind", prepare_deepbind, kind="behaviour", quick=True, packages=("gcc",), title=head("deepbind.c")),

@@ -112,6 +112,18 @@ fn authorities_and_identities_that_make_no_sense_are_refused_in_words() {
     assert!(with(&["a/b"]).contains("letters"));
     assert!(with(&["a", "--valid", "never"]).contains("90days"));
     assert!(with(&["a", "--valid", "0s"]).contains("more than nothing"));
+    done(dir, &["pool", "init", "brief.pem", "--valid", "1h"]);
+    let year = ["pool", "invite", "a", "--authority", "brief.pem", "--out", "brief-a.pem"];
+    done(dir, &year);
+    let identity = fs::read_to_string(dir.join("brief-a.pem")).unwrap();
+    let in_two_hours = std::time::SystemTime::now() + std::time::Duration::from_secs(7200);
+    let until = identity.lines().next().unwrap().rsplit_once(" until ").unwrap().1;
+    let until = humantime::parse_rfc3339(until.split('.').next().unwrap()).unwrap();
+    assert!(until < in_two_hours, "no longer than the authority that made it");
+    done(dir, &["pool", "init", "old.pem", "--valid", "1s"]);
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    let old = ["pool", "invite", "a", "--authority", "old.pem"];
+    assert!(refused(dir, &old).contains("has expired"));
     done(dir, &[&invite[..], &["a", "--out", "one.pem"]].concat());
     assert!(with(&["a", "--out", "one.pem"]).contains("exists"));
     assert!(

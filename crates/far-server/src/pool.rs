@@ -149,11 +149,21 @@ impl Pool {
             self.taken.notify_all();
             return;
         }
-        let mut free = std::mem::take(&mut books.ready);
-        free.extend(std::mem::take(&mut books.warm).into_values().flatten());
         drop(books);
-        free.iter().for_each(|&number| self.discard(number));
-        self.books().cold.append(&mut free);
+        self.discard_each(|books| {
+            books.ready.pop().or_else(|| books.warm.values_mut().find_map(Vec::pop))
+        });
+    }
+
+    /// Discards the content of free chunks, with the lock held for each: a free chunk that is in no list
+    /// would be missing for those whose reservations count on it.
+    fn discard_each(&self, mut next: impl FnMut(&mut Books) -> Option<u32>) {
+        loop {
+            let mut books = self.books();
+            let Some(number) = next(&mut books) else { return };
+            self.discard(number);
+            books.cold.push(number);
+        }
     }
 
     pub fn is_short(&self) -> bool {
@@ -335,11 +345,8 @@ impl Pool {
 
     /// Discards the content of a session's free chunks when the session is gone.
     pub fn cool(&self, owner: u64) {
-        let warm = self.books().warm.remove(&owner).unwrap_or_default();
-        for &number in &warm {
-            self.discard(number);
-        }
-        self.books().cold.extend(warm);
+        self.discard_each(|books| books.warm.get_mut(&owner).and_then(Vec::pop));
+        self.books().warm.remove(&owner);
     }
 
     fn discard(&self, number: u32) {

@@ -47,7 +47,10 @@ impl Core {
             let extent = (at - base) / EXTENT;
             let extent_start = base + extent * EXTENT;
             let upto = end.min(extent_start + EXTENT);
-            if at == extent_start && upto == extent_start + EXTENT {
+            let is_whole = at == extent_start && upto == extent_start + EXTENT;
+            if is_whole && by != By::Kernel && self.extents[extent].is_unused() {
+                // Reservations are far larger than what is used of them.
+            } else if is_whole {
                 self.forget_extent(extent, by, &mut to_zero, &mut freed);
             } else {
                 self.forget_part(

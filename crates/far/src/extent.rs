@@ -190,6 +190,12 @@ impl Extent {
         self.flags = if on { self.flags | flag } else { self.flags & !flag };
     }
 
+    /// Whether nothing of it is anywhere, and nothing is known of it.
+    pub fn is_unused(&self) -> bool {
+        let counts = [self.in_frames, self.resident_sectors];
+        self.detail.is_none() && self.mode == Mode::Away && self.flags == 0 && counts == [0; 2]
+    }
+
     /// Whether nothing of it is local.
     pub fn is_away(&self) -> bool {
         !self.has(flag::RESIDENT) && self.in_frames == 0 && self.resident_sectors == 0

@@ -270,7 +270,7 @@ fn is_running(pid: u32) -> bool {
 }
 
 /// Whether the program still has this memory. Its first thread may have ended before the others.
-fn shares_memory(mark: &u64) -> std::io::Result<bool> {
+pub(crate) fn shares_memory(mark: &u64) -> std::io::Result<bool> {
     let program = host::program();
     if let Some(shares) = helper::shares_memory(program, mark)? {
         return Ok(shares);

@@ -392,6 +392,7 @@ impl Pager {
         new: usize,
         new_len: usize,
     ) -> Result<(), PagerError> {
+        self.inherit(start, new, new_len)?;
         let area = self.ask(Call::AreaAt(start))?;
         let (end, prot) = (area / PAGE * PAGE, (area % PAGE) as i32);
         if prot == PROT_RW {
@@ -408,6 +409,13 @@ impl Pager {
         vm::copy(new, start, len);
         self.protect(new, new_len, prot)?;
         if prot & libc::PROT_READ == 0 { self.protect(start, len, prot) } else { Ok(()) }
+    }
+
+    /// A range has been made from the mapping at `from` (`mremap`): what was advised for that holds for
+    /// it, and it is locked if that is.
+    pub fn inherit(&self, from: usize, addr: usize, len: usize) -> Result<(), PagerError> {
+        let (start, end) = self.check(addr, len)?;
+        self.ask(Call::Inherit { from, start, end }).map(drop)
     }
 
     /// Whether nothing is mapped in a range.

@@ -53,6 +53,41 @@ impl Core {
         self.addresses.pinned.remove(start, end);
     }
 
+    /// What the program has advised for the page at `from`, and whether it is locked, holds for a range
+    /// that was made from its mapping (`mremap`).
+    pub(crate) fn inherit(
+        &mut self,
+        from: usize,
+        start: usize,
+        end: usize,
+    ) -> Result<(), PagerError> {
+        let addresses = &mut self.addresses;
+        if addresses.pinned.touches(from, from + PAGE) {
+            addresses.pinned.insert(start, end);
+        }
+        if addresses.unforked.touches(from, from + PAGE) {
+            addresses.unforked.set(start, end, true);
+        }
+        if addresses.wiped.touches(from, from + PAGE) {
+            self.wipe_on_fork(start, end, true)?;
+        }
+        Ok(())
+    }
+
+    /// Children that are forked from now on read zeros in a range, or its content again.
+    pub(crate) fn wipe_on_fork(
+        &mut self,
+        start: usize,
+        end: usize,
+        on: bool,
+    ) -> Result<(), PagerError> {
+        self.mark_mixed(start, end);
+        let advice = if on { Advise::Wipe } else { Advise::Keep };
+        self.arena.advise(start, end - start, advice).map_err(PagerError::io("MADV_WIPEONFORK"))?;
+        self.addresses.wiped.set(start, end, on);
+        Ok(())
+    }
+
     /// Makes the mapped parts of a range ours, readable and writable, so that they can be zeroed
     /// and reused.
     pub(crate) fn make_plain(&mut self, start: usize, end: usize) -> Result<(), PagerError> {

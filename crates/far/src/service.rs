@@ -91,6 +91,12 @@ pub enum Call {
         end: usize,
         on: bool,
     },
+    /// A range has been made from the mapping at `from`: what was advised for that holds for it.
+    Inherit {
+        from: usize,
+        start: usize,
+        end: usize,
+    },
     /// Whether a range is zeros in forked children.
     WipeOnFork {
         start: usize,
@@ -217,8 +223,10 @@ impl Serving {
             }
             if looked.elapsed() > LOOK_EVERY {
                 looked = Instant::now();
-                // The thread that would notice its end waits for the lock.
-                if host::has_program_ended() {
+                // The thread that would notice its end, or that it executes another program, waits for
+                // the lock.
+                let is_other = || crate::life::shares_memory(&self.live.mark).is_ok_and(|it| !it);
+                if host::has_program_ended() || is_other() {
                     break;
                 }
             }
@@ -255,7 +263,12 @@ impl Serving {
             Call::Protect { start, end, prot } => core().protect(start, end, prot)?,
             Call::Discard { start, end } => return self.discard(start, end, zero),
             Call::Extend { start, end, new_end } => {
-                return core().extend(start, end, new_end).map(usize::from);
+                let mut core = core();
+                let is_longer = core.extend(start, end, new_end)?;
+                if is_longer {
+                    core.inherit(end - PAGE, end, new_end)?;
+                }
+                return Ok(usize::from(is_longer));
             }
             Call::Release { start, end } => core().release(start, end)?,
             Call::Pin { start, end } => {
@@ -281,15 +294,8 @@ impl Serving {
                 core.all_mapped(start, end)?;
                 core.addresses.unforked.set(start, end, on);
             }
-            Call::WipeOnFork { start, end, on } => {
-                let mut core = core();
-                core.mark_mixed(start, end);
-                let advice = if on { Advise::Wipe } else { Advise::Keep };
-                core.arena
-                    .advise(start, end - start, advice)
-                    .map_err(PagerError::io("MADV_WIPEONFORK"))?;
-                core.addresses.wiped.set(start, end, on);
-            }
+            Call::WipeOnFork { start, end, on } => core().wipe_on_fork(start, end, on)?,
+            Call::Inherit { from, start, end } => core().inherit(from, start, end)?,
             Call::IsFree { start, end } => {
                 let core = core();
                 return Ok(usize::from(

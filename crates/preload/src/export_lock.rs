@@ -25,7 +25,28 @@ pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> CallRe
             kernel(addr, len)
         }
         Some(split) if number == libc::SYS_munlock => everywhere(&split, Pager::unpin, kernel),
-        Some(split) => everywhere(&split, Pager::pin, kernel),
+        Some(_) if flags & !ONFAULT != 0 => Err(Errno(libc::EINVAL)),
+        Some(split) => {
+            may_lock(len)?;
+            // What is not touched takes no memory: address space that is locked so may be far larger.
+            let pin = if flags & ONFAULT != 0 { Pager::pin_on_touch } else { Pager::pin };
+            everywhere(&split, pin, kernel)
+        }
+    }
+}
+
+/// `MLOCK_ONFAULT` (mlock(2)).
+const ONFAULT: usize = libc::MLOCK_ONFAULT as usize;
+
+/// Whether the process may lock so much.
+fn may_lock(len: usize) -> CallResult<()> {
+    if sys::is_capable(CAP_IPC_LOCK) {
+        return Ok(());
+    }
+    match sys::limit(libc::RLIMIT_MEMLOCK as usize) {
+        0 => Err(Errno(libc::EPERM)),
+        most if len as u64 > most => Err(Errno(libc::ENOMEM)),
+        _ => Ok(()),
     }
 }
 

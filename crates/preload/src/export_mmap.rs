@@ -8,8 +8,8 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hiroma_far::{Advice, Pager, PagerError};
-use hiroma_units::Bytes;
+use hiroma_far::{Advice, Owner, Pager, PagerError};
+use hiroma_units::{Bytes, EXTENT, PAGE};
 use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
 
 use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, Split};
@@ -187,6 +187,31 @@ fn map_in_nursery(
     mapped
 }
 
+/// Whether the kernel makes a mapping, tried anywhere: it refuses before it unmaps what is there, and so
+/// must we, who cannot bring back what was released.
+fn would_map(
+    map: impl FnOnce(c_int) -> CallResult<usize>,
+    flags: c_int,
+    len: usize,
+) -> CallResult<()> {
+    const AT_A_PLACE: c_int =
+        libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE | libc::MAP_POPULATE | libc::MAP_LOCKED;
+    let at = match map(flags & !AT_A_PLACE | libc::MAP_NORESERVE) {
+        Ok(at) => at,
+        // Two of them may be too many where one is not.
+        Err(Errno(libc::ENOMEM | libc::EAGAIN)) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    // Huge pages are unmapped in whole ones.
+    for unit in [PAGE, EXTENT, 1 << 30] {
+        // SAFETY: it was mapped just now, and nobody knows of it.
+        if unsafe { sys::munmap(at, len.next_multiple_of(unit)) }.is_ok() {
+            break;
+        }
+    }
+    Ok(())
+}
+
 pub fn do_mmap(
     addr: usize,
     len: usize,
@@ -228,6 +253,7 @@ pub fn do_mmap(
         }
         MapPlan::ReplaceIfFree(split) => {
             must_be_free(&split)?;
+            would_map(|flags| with_flags(flags, 0, len, offset), flags, len)?;
             inside(&split, |pager, start, len| pager.release(start, len))?;
             // The reservation of the arena is there.
             let fixed = flags & !libc::MAP_FIXED_NOREPLACE | libc::MAP_FIXED;
@@ -275,6 +301,7 @@ pub fn do_mmap(
             Ok(addr)
         }
         MapPlan::Replace(split) => {
+            would_map(|flags| with_flags(flags, 0, len, offset), flags, len)?;
             inside(&split, |pager, start, len| pager.release(start, len))?;
             kernel(addr, len, offset)
         }
@@ -450,7 +477,15 @@ pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
         }
         AdvicePlan::Accept => everywhere(&split, |_, _, _| Ok(()), kernel),
         AdvicePlan::Kernel => kernel(addr, len),
-        AdvicePlan::Refuse => Err(Errno(libc::EINVAL)),
+        AdvicePlan::Refuse => {
+            // Shared memory that the program has mapped there is the kernel's.
+            let range = &split.inside;
+            let owner = runtime::far(|pager| pager.owner(range.start, range.len()));
+            match owner {
+                Some(Ok(Owner::Foreign)) => kernel(addr, len),
+                _ => Err(Errno(libc::EINVAL)),
+            }
+        }
     }
 }
 

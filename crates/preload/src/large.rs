@@ -108,8 +108,11 @@ pub fn free(address: usize) -> bool {
             }
             None => nursery::start_now(),
         }
+        // Where there are too many mappings, the same.
         let unmap = |pager: &hiroma_far::Pager| {
-            pager.unmap(address, len).expect("a large object can be unmapped")
+            if pager.unmap(address, len).is_err() {
+                let _ = pager.discard(address, len);
+            }
         };
         if runtime::far(unmap).is_some() {
             return true;

@@ -178,6 +178,7 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Call
         -1,
         0,
     )?;
+    let _ = far_or_unreachable(|pager| pager.inherit(old, new, new_len).map(|()| new));
     let len = old_len.min(new_len);
     let mut done = 0;
     while done < len {

@@ -70,11 +70,15 @@ fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Certificates are valid from a little before now on.
-fn set_validity(params: &mut CertificateParams, valid: Duration) {
+/// Begins the line of an authority's file that says until when it is valid, in seconds since 1970: TLS
+/// does not look at that of an authority.
+const UNTIL_LINE: &str = "# Valid until: ";
+
+/// Certificates are valid from a little before now on; no longer than `most`.
+fn set_validity(params: &mut CertificateParams, valid: Duration, most: Option<OffsetDateTime>) {
     let now = OffsetDateTime::now_utc();
     params.not_before = now - CLOCKS_DIFFER;
-    params.not_after = now + valid;
+    params.not_after = most.map_or(now + valid, |most| most.min(now + valid));
 }
 
 /// All authorities have this name: their keys tell them apart.
@@ -105,13 +109,14 @@ fn write_new(path: &Path, content: &str) -> Result<()> {
 /// `hiroma pool init`.
 pub fn init(args: &Init) -> Result<ExitCode> {
     let mut params = authority_params();
-    set_validity(&mut params, args.valid);
+    set_validity(&mut params, args.valid, None);
+    let until = params.not_after.unix_timestamp();
     let key = KeyPair::generate().context("cannot make a key")?;
     let certificate = params.self_signed(&key).context("cannot make the certificate")?;
     let secret: [u8; 32] = sockets::random();
     let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
     let text = format!(
-        "# The authority of a pool of hiroma. Secret: whoever has it can make identities.\n{POOL_KEY_LINE}{secret}\n{}{}",
+        "# The authority of a pool of hiroma. Secret: whoever has it can make identities.\n{UNTIL_LINE}{until}\n{POOL_KEY_LINE}{secret}\n{}{}",
         certificate.pem(),
         key.serialize_pem()
     );
@@ -154,7 +159,15 @@ pub fn invite(args: &Invite) -> Result<ExitCode> {
     params.distinguished_name.push(DnType::CommonName, args.name.as_str());
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
-    set_validity(&mut params, args.valid);
+    let most = text.lines().find_map(|line| line.strip_prefix(UNTIL_LINE));
+    let most = most.ok_or_else(broken)?.trim().parse().map_err(|_| broken())?;
+    let most = OffsetDateTime::from_unix_timestamp(most).map_err(|_| broken())?;
+    if most < OffsetDateTime::now_utc() {
+        return Err(refuse(format!(
+            "{shown} has expired: make a new authority by `hiroma pool init`, and new identities"
+        )));
+    }
+    set_validity(&mut params, args.valid, Some(most));
     let until = humantime::format_rfc3339_seconds(params.not_after.into()).to_string();
     let key = KeyPair::generate().context("cannot make a key")?;
     let certificate = params

@@ -302,7 +302,11 @@ impl Shared {
     /// Sends a control request to a server and waits for the answer.
     fn call(&self, server: usize, message: Message) -> Result<Message, StoreError> {
         let mut controls = self.controls();
-        let link = &mut controls[server];
+        let Some(link) = controls.get_mut(server) else {
+            // It has said goodbye.
+            let store = self.servers[server].text.clone();
+            return Err(StoreError::Unreachable { store, waited: Duration::ZERO });
+        };
         link.answers.clear();
         link.push_control(message, true);
         let start = Instant::now();
@@ -504,7 +508,9 @@ impl Store for TcpStore {
         if self.shared.process.load(Ordering::SeqCst) == std::process::id() {
             self.shared.minding.thread.stop();
             self.shared.left.store(true, Ordering::SeqCst);
-            self.shared.controls().iter_mut().for_each(Link::say_goodbye);
+            // They refer to what they are in.
+            let controls = std::mem::take(&mut *self.shared.controls());
+            controls.into_iter().for_each(|mut link| link.say_goodbye());
         }
     }
 

@@ -67,6 +67,7 @@ struct Keeper {
     searched: Instant,
     asked_room: Instant,
     joined: Instant,
+    join_pause: Duration,
     found: Vec<u32>,
     completions: Vec<Completion>,
 }
@@ -87,6 +88,7 @@ impl Keeper {
             searched: now,
             asked_room: now,
             joined: now,
+            join_pause: JOIN_EVERY,
             found: Vec::new(),
             completions: Vec::new(),
         }
@@ -127,20 +129,27 @@ impl Keeper {
         };
         self.shared.tick();
         drop(closing);
-        if self.joined.elapsed() > JOIN_EVERY {
-            self.joined = Instant::now();
+        if self.joined.elapsed() > self.join_pause {
+            let start = Instant::now();
             let new = self.shared.roster().read(&vacant);
             if !vacant.is_empty() || !new.is_empty() {
                 self.take_in(new);
             }
+            // A machine that is gone does not even refuse. Most of the time is for what is to be made
+            // again, and forks wait for this thread.
+            self.joined = Instant::now();
+            self.join_pause = JOIN_EVERY.max(20 * start.elapsed());
         }
     }
 
-    /// Tries to reach servers that are new, or gone: each that answers is a new member.
+    /// Tries to reach servers that are new, and one that is gone: each that answers is a new member.
     fn take_in(&mut self, new: Vec<usize>) {
-        let mut vacant = std::mem::take(&mut self.shared.books().vacant_servers);
-        vacant.retain(|server| !new.contains(server));
-        for server in new.into_iter().chain(vacant) {
+        let gone = {
+            let vacant = &mut self.shared.books().vacant_servers;
+            vacant.retain(|server| !new.contains(server));
+            (!vacant.is_empty()).then(|| vacant.remove(0))
+        };
+        for server in new.into_iter().chain(gone) {
             let Server { options, label, is_new, .. } = self.shared.roster().get(server).clone();
             let options = TcpOptions { is_return: true, ..options };
             let joined = TcpStore::connect_with(options).is_ok_and(|store| {

@@ -44,6 +44,8 @@ pub struct Roster {
     /// Where members are listed that have come, and what was read there last.
     file: Option<PathBuf>,
     read: String,
+    /// The vacant numbers at that time.
+    vacant: Vec<usize>,
     /// What is stored leaves this machine readable, so servers elsewhere must not be used.
     is_only_here: bool,
 }
@@ -57,8 +59,15 @@ impl Roster {
         is_only_here: bool,
     ) -> Roster {
         let (servers, read) = (base.servers.clone(), String::new());
-        let mut roster =
-            Roster { servers: Vec::new(), base, next_label: 0, file, read, is_only_here };
+        let mut roster = Roster {
+            servers: Vec::new(),
+            base,
+            next_label: 0,
+            file,
+            read,
+            vacant: Vec::new(),
+            is_only_here,
+        };
         for server in servers {
             let address = split_tenant(&server).1;
             let listed = domains.iter().find(|(at, _)| at == address);
@@ -100,10 +109,13 @@ impl Roster {
         let Some(text) = self.file.as_ref().and_then(|file| fs::read_to_string(file).ok()) else {
             return Vec::new();
         };
-        if text == self.read {
+        // A member is gone from the list before its place is vacant.
+        let mut sorted = vacant.to_vec();
+        sorted.sort_unstable();
+        if text == self.read && sorted == self.vacant {
             return Vec::new();
         }
-        self.read = text.clone();
+        (self.read, self.vacant) = (text.clone(), sorted);
         let listed: Vec<(&str, Option<&str>)> = text
             .lines()
             .map(|line| match line.split_once(' ') {

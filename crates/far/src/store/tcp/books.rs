@@ -50,6 +50,9 @@ pub struct ServerBook {
     asked: bool,
     full_since: Option<Instant>,
     usage: SessionUsage,
+    /// Which of the server's addresses opened our session, or our ancestors': others may lead to other
+    /// servers.
+    pub addr: Option<usize>,
     /// How long the server keeps our session without a sign of life, if it says so.
     pub lease: Option<Duration>,
 }
@@ -222,7 +225,12 @@ impl Books {
             let parent = server.token.take();
             let mut attached = std::mem::take(&mut server.attached);
             attached.extend(parent.map(|token| (self.generation, token)));
-            *server = ServerBook { attached, usage: server.usage, ..ServerBook::default() };
+            *server = ServerBook {
+                attached,
+                usage: server.usage,
+                addr: server.addr,
+                ..ServerBook::default()
+            };
         }
         self.generation
     }

@@ -100,8 +100,9 @@ pub struct Link {
     busy_since: Instant,
     /// Why the last attempt to connect failed.
     failure: Option<String>,
-    /// Attempts to connect so far.
+    /// Attempts to connect since it was up, and which address the last one was for.
     attempts: usize,
+    addr: usize,
     heads: Vec<u8>,
     /// Answers to control frames.
     pub answers: VecDeque<Message>,
@@ -137,6 +138,7 @@ impl Link {
             busy_since: now,
             failure: None,
             attempts: 0,
+            addr: 0,
             heads: Vec::new(),
             answers: VecDeque::new(),
             changed: false,

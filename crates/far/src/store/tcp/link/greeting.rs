@@ -35,13 +35,28 @@ impl Shared {
     }
 }
 
+/// What a refusal by the server at one of the addresses means. Once there is a session, another address
+/// of the name may be that of another server, which knows nothing of it.
+fn refusal(shared: &Shared, server: usize, addr: usize, error: &WireError) -> Trouble {
+    let opened = shared.books().servers[server].addr;
+    match shared.refusal(server, error) {
+        Trouble::Fatal(_) if opened.is_some_and(|opened| opened != addr) => {
+            let there = shared.servers[server].addrs[addr];
+            Trouble::Broken(format!("another server answers at {there}: {error}"))
+        }
+        trouble => trouble,
+    }
+}
+
 impl Link {
     /// Starts to connect.
     pub(super) fn connect(&mut self, now: Instant) -> Result<(), Trouble> {
         let State::Down { since, pause, .. } = self.state else { return Ok(()) };
         let addrs = &self.shared.servers[self.server].addrs;
-        // Several addresses of one name are tried in turn.
-        let addr = addrs[self.attempts % addrs.len()];
+        // Several addresses of one name are tried in turn, first the one of our session.
+        let first = self.shared.books().servers[self.server].addr.unwrap_or(0);
+        self.addr = (first + self.attempts) % addrs.len();
+        let addr = addrs[self.addr];
         self.attempts += 1;
         self.failure = None;
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -124,7 +139,7 @@ impl Link {
             };
             let (_, event) = wire
                 .receive(&bytes[..received])
-                .map_err(|error| self.shared.refusal(self.server, &error))?;
+                .map_err(|error| refusal(&self.shared, self.server, self.addr, &error))?;
             match event {
                 None => {}
                 Some(ClientEvent::Send(bytes)) => self.greeting.extend_from_slice(&bytes),
@@ -155,17 +170,19 @@ impl Link {
                 let mut books = self.shared.books();
                 let book = &mut books.servers[self.server];
                 book.told(usage);
+                book.addr = Some(self.addr);
                 book.lease = (lease_ms > 0).then(|| Duration::from_millis(u64::from(lease_ms)));
             }
             Message::Error { code, text } => {
                 let error = WireError::Told { code, text };
-                return Err(self.shared.refusal(self.server, &error));
+                return Err(refusal(&self.shared, self.server, self.addr, &error));
             }
             other => {
                 let error = WireError::Unexpected { kind: other.kind(), expected: "a session" };
-                return Err(self.shared.refusal(self.server, &error));
+                return Err(refusal(&self.shared, self.server, self.addr, &error));
             }
         }
+        self.attempts = 0;
         let State::Greeting { stream, wire, .. } = self.take_state() else { return Ok(()) };
         (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
         self.stash.clear();
