@@ -13,7 +13,7 @@ use hiroma_units::{EXTENT, PAGE};
 
 use crate::classify::RemapCall;
 use crate::sys::Errno;
-use crate::{nursery, runtime, sys};
+use crate::{export_lock, nursery, runtime, sys};
 
 /// Objects of this size and more are large: mimalloc's segments cannot contain larger ones, and it
 /// would make a mapping for each, too.
@@ -72,6 +72,9 @@ pub fn allocate(size: usize, align: usize) -> Option<usize> {
         word(address)
             .expect("the pager maps large objects at extents")
             .store(len as u64, Ordering::Release);
+        if export_lock::LOCK_FUTURE.load(Ordering::Relaxed) {
+            let _ = pager.pin_on_touch(address, len);
+        }
         Some(address)
     })?
 }
