@@ -14,6 +14,7 @@ use crate::small::SMALL;
 use crate::sys::{self, Errno};
 
 pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> CallResult<()> {
+    const ONFAULT: usize = libc::MLOCK_ONFAULT as usize;
     // SAFETY: locking changes no content.
     let kernel = |addr, len| unsafe { sys::call(number, [addr, len, flags, 0, 0, 0]).map(drop) };
     // Unlike the rest of the family, these calls accept any address.
@@ -34,9 +35,6 @@ pub fn do_mlock(number: c_long, addr: usize, len: usize, flags: usize) -> CallRe
         }
     }
 }
-
-/// `MLOCK_ONFAULT` (mlock(2)).
-const ONFAULT: usize = libc::MLOCK_ONFAULT as usize;
 
 /// Whether the process may lock so much.
 fn may_lock(len: usize) -> CallResult<()> {
@@ -92,16 +90,8 @@ pub fn do_mlockall(flags: usize) -> CallResult<()> {
     if flags == 0 || flags == ONFAULT || flags & !(CURRENT | FUTURE | ONFAULT) != 0 {
         return Err(Errno(libc::EINVAL));
     }
-    if !sys::is_capable(CAP_IPC_LOCK) {
-        match sys::limit(libc::RLIMIT_MEMLOCK as usize) {
-            0 => return Err(Errno(libc::EPERM)),
-            // In all but special cases, a program has mapped more than such a limit.
-            most if flags & CURRENT != 0 && most != libc::RLIM_INFINITY => {
-                return Err(Errno(libc::ENOMEM));
-            }
-            _ => {}
-        }
-    }
+    // In all but special cases, a program has mapped more than any limit.
+    may_lock(if flags & CURRENT != 0 { usize::MAX } else { 0 })?;
     LOCK_FUTURE.store(flags & FUTURE != 0, Relaxed);
     if flags & CURRENT != 0 {
         far_or_unreachable(|pager| pager.pin_all().map(|()| 0))?;

@@ -9,7 +9,8 @@ use std::arch::asm;
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use libc::c_long;
@@ -202,7 +203,7 @@ pub fn say(line: &str) {
 }
 
 /// What standard error was when the process began: device and inode.
-static STDERR: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+static STDERR: OnceLock<[u64; 2]> = OnceLock::new();
 
 fn stderr_now() -> Option<[u64; 2]> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
@@ -216,19 +217,22 @@ fn stderr_now() -> Option<[u64; 2]> {
 
 /// Remembers what standard error is.
 pub fn note_stderr() {
-    let now = stderr_now().unwrap_or_default();
-    STDERR.iter().zip(now).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+    if let Some(now) = stderr_now() {
+        let _ = STDERR.set(now);
+    }
 }
 
 /// As [`say`], in the middle of the program's work: only if descriptor 2 is still what it was at its
 /// start, and if that takes a line now. Returns whether it was said.
 pub fn say_later(line: &str) -> bool {
-    let then: [u64; 2] = std::array::from_fn(|at| STDERR[at].load(Ordering::Relaxed));
     let mut ask = libc::pollfd { fd: 2, events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one `pollfd`.
-    let ready = unsafe { call(libc::SYS_poll, [&raw mut ask as usize, 1, 0, 0, 0, 0]) };
+    let no_time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one `pollfd`, and a time that is only read.
+    let ready = unsafe {
+        call(libc::SYS_ppoll, [&raw mut ask as usize, 1, &raw const no_time as usize, 0, 0, 0])
+    };
     let takes = ready == Ok(1) && ask.revents == libc::POLLOUT;
-    let says = takes && then != [0; 2] && stderr_now() == Some(then);
+    let says = takes && STDERR.get().is_some_and(|then| stderr_now() == Some(*then));
     if says {
         say(line);
     }

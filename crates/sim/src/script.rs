@@ -99,6 +99,40 @@ impl Outages {
     }
 }
 
+/// A simulated cluster whose links and nodes fail and return by script.
+pub trait Scripted {
+    /// Its script.
+    fn outages(&mut self) -> &mut Outages;
+    /// Whether a node works.
+    fn works(&self, node: u32) -> bool;
+    /// A link fails, or works again.
+    fn set_link(&mut self, link: u32, up: bool);
+    /// A node fails, or works again.
+    fn set_node(&mut self, node: u32, up: bool);
+
+    /// Step `number` of the script, from 1.
+    fn script_step(&mut self, number: u32) {
+        let mut outages = std::mem::take(self.outages());
+        let changes = outages.step(number as usize - 1, |node| self.works(node));
+        *self.outages() = outages;
+        changes.into_iter().for_each(|change| self.change(change));
+    }
+
+    /// At the end of a run everything works again, so that what is under way can be finished.
+    fn end_script(&mut self) {
+        let changes = self.outages().end();
+        changes.into_iter().for_each(|change| self.change(change));
+    }
+
+    /// What fails, or works again.
+    fn change(&mut self, change: Change) {
+        match change {
+            Change::Link(link, up) => self.set_link(link, up),
+            Change::Node(node, up) => self.set_node(node, up),
+        }
+    }
+}
+
 impl ScriptEvent {
     fn is_of_link(&self) -> bool {
         matches!(self.kind, ScriptKind::LinkFails | ScriptKind::LinkReturns)

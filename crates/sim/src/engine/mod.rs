@@ -32,7 +32,7 @@ use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::Normal;
-use crate::script::Outages;
+use crate::script::{Outages, Scripted as _};
 use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use node::{Doing, Node};
@@ -324,7 +324,7 @@ impl<'a> Engine<'a> {
             EventKind::Arrive => self.arrive(),
             EventKind::Measure => self.begin_measuring(),
             EventKind::Replay => self.replay_next(whom),
-            EventKind::Fail if whom > 0 => self.script_step(whom),
+            EventKind::Fail if whom > 0 && !self.ended => self.script_step(whom),
             EventKind::Fail => self.fail(),
             EventKind::Repair => self.repair(whom),
             EventKind::Bounce => self.bounce(whom),

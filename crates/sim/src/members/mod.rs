@@ -27,7 +27,7 @@ use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::{Normal, exponential};
-use crate::script::Outages;
+use crate::script::{Outages, Scripted as _};
 use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use faults::Faults;
@@ -283,7 +283,7 @@ impl<'a> Engine<'a> {
             EventKind::Tick => self.tick(whom),
             EventKind::Arrive => self.arrive(),
             EventKind::Measure => self.begin_measuring(),
-            EventKind::Fail if whom > 0 => self.script_step(whom),
+            EventKind::Fail if whom > 0 && !self.ended => self.script_step(whom),
             EventKind::Fail => self.fail(),
             EventKind::Crash => self.crash(whom),
             EventKind::Repair => self.repair(whom),

@@ -4,7 +4,7 @@
 //! this is delay, of which they cannot tell the reason.
 
 use super::{Engine, EventKind};
-use crate::script::{Change, Outages};
+use crate::script::{Outages, Scripted};
 
 impl Engine<'_> {
     pub(super) fn plan_script(&mut self) {
@@ -13,34 +13,30 @@ impl Engine<'_> {
             self.at(time_ns, EventKind::Fail, number);
         }
     }
+}
 
-    /// Step `number`, from 1.
-    pub(super) fn script_step(&mut self, number: u32) {
-        if self.ended {
-            return;
-        }
-        let works = |node: u32| self.nodes[node as usize].member.is_some();
-        let changes = self.outages.step(number as usize - 1, works);
-        changes.into_iter().for_each(|change| self.fails_or_returns(change));
+impl Scripted for Engine<'_> {
+    fn outages(&mut self) -> &mut Outages {
+        &mut self.outages
     }
 
-    fn fails_or_returns(&mut self, change: Change) {
-        match change {
-            Change::Link(link, up) => {
-                self.topology.set_up(link, up);
-                if let Some(fabric) = &mut self.fabric {
-                    fabric.set_up(self.now_ns, link, up, &mut self.signals);
-                    self.plan_fabric();
-                }
-            }
-            Change::Node(node, true) => self.repair(node),
-            Change::Node(node, false) => self.crash(node),
+    fn works(&self, node: u32) -> bool {
+        self.nodes[node as usize].member.is_some()
+    }
+
+    fn set_link(&mut self, link: u32, up: bool) {
+        self.topology.set_up(link, up);
+        if let Some(fabric) = &mut self.fabric {
+            fabric.set_up(self.now_ns, link, up, &mut self.signals);
+            self.plan_fabric();
         }
     }
 
-    /// At the end of a run everything works again, so that the cluster can come to rest.
-    pub(super) fn end_script(&mut self) {
-        let changes = self.outages.end();
-        changes.into_iter().for_each(|change| self.fails_or_returns(change));
+    fn set_node(&mut self, node: u32, up: bool) {
+        if up {
+            self.repair(node);
+        } else {
+            self.crash(node);
+        }
     }
 }
