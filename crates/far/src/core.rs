@@ -170,6 +170,9 @@ pub struct Core {
     pub evict_everything: bool,
     /// Forks since the first thread last checked.
     pub new_forks: Vec<crate::life::Fork>,
+    /// Connections to the pagers of the processes that this one descends from, which keep for it
+    /// what was far when they forked.
+    pub lineage: Vec<std::os::fd::OwnedFd>,
     /// Number of forks so far.
     pub forks_made: u64,
     /// A victim was put off because the kernel was busy with it.
@@ -302,6 +305,7 @@ impl Core {
             forking: None,
             evict_everything: false,
             new_forks: Vec::new(),
+            lineage: Vec::new(),
             forks_made: 0,
             put_off: false,
             refusals: 0,

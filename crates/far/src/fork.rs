@@ -118,13 +118,17 @@ impl Pager {
                     .into_iter()
                     .zip(numbers)
                     .for_each(|(fd, number)| fds::place(fd, number));
-                // Stays open while this process runs this program: its end notifies the parent.
-                std::mem::forget(inherited.connection);
+                // These stay open while this process or a descendant runs this program: the end
+                // of all of them notifies the parent and those before it.
+                let lineage = inherited.lineage.into_iter().chain([inherited.connection]);
+                let before = std::mem::replace(&mut core.lineage, lineage.collect());
+                before.into_iter().for_each(std::mem::forget);
             }
             Err(error) if !numbers.is_empty() || core.store.keeps_for_children() => die(&format!(
                 "it cannot reach the pager of its parent ({error}), which keeps what its far memory is made of"
             )),
-            Err(_) => {}
+            // The numbers are the parent's.
+            Err(_) => core.lineage.drain(..).for_each(std::mem::forget),
         }
         let (live, listener) =
             Live::open(&self.config, &self.arena).unwrap_or_else(|error| die(&error));

@@ -9,13 +9,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hiroma_sys::fds;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
-    connect, listen, recv, recvmsg, send, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    accept_with, bind, connect, listen, recv, recvmsg, send, sendmsg, socket_with,
 };
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Maximum number of descriptors in one message.
 const MOST: usize = 64;
@@ -42,6 +44,27 @@ pub struct Legacy {
     pub network: Option<RawFd>,
     /// Descriptor numbers that the store uses, the same in parent and child.
     pub numbers: Vec<RawFd>,
+    /// The parent's own connections to the pagers before it. Each of those keeps the content that
+    /// descendants may read until all duplicates of its connection are closed.
+    pub lineage: Vec<RawFd>,
+}
+
+impl Legacy {
+    /// All descriptors, in the order in which they are sent.
+    fn all(&self) -> Vec<RawFd> {
+        let first = [self.device, self.network].into_iter().flatten();
+        first.chain(self.numbers.iter().chain(&self.lineage).copied()).collect()
+    }
+}
+
+/// What the first message of the answer says: which descriptors follow.
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable)]
+#[repr(C)]
+struct Head {
+    device: u32,
+    network: u32,
+    numbers: u32,
+    lineage: u32,
 }
 
 /// The parent's side.
@@ -143,21 +166,27 @@ impl AsFd for Heir {
 impl Heir {
     /// Sends the descriptors.
     pub fn give(&self, legacy: &Legacy) -> rustix::io::Result<()> {
-        let numbers: Vec<RawFd> = [legacy.device, legacy.network]
-            .into_iter()
-            .flatten()
-            .chain(legacy.numbers.iter().copied())
-            .take(MOST)
-            .collect();
-        let head = [u8::from(legacy.device.is_some()), u8::from(legacy.network.is_some())];
-        fds::with_borrowed(&numbers, |fds| {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err(rustix::io::Errno::NOBUFS);
-            }
-            sendmsg(&self.0, &[IoSlice::new(&head)], &mut control, SendFlags::NOSIGNAL).map(drop)
-        })
+        let head = Head {
+            device: u32::from(legacy.device.is_some()),
+            network: u32::from(legacy.network.is_some()),
+            numbers: legacy.numbers.len() as u32,
+            lineage: legacy.lineage.len() as u32,
+        };
+        let all = legacy.all();
+        // At least one message, which has the head.
+        let rest = all.get(MOST..).unwrap_or_default();
+        for numbers in std::iter::once(&all[..all.len().min(MOST)]).chain(rest.chunks(MOST)) {
+            fds::with_borrowed(numbers, |fds| {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                    return Err(Errno::NOBUFS);
+                }
+                let head = [IoSlice::new(head.as_bytes())];
+                sendmsg(&self.0, &head, &mut control, SendFlags::NOSIGNAL).map(drop)
+            })?;
+        }
+        Ok(())
     }
 }
 
@@ -169,6 +198,30 @@ pub struct Inherited {
     pub network: Option<OwnedFd>,
     /// One for each of the parent's `numbers`, in that order.
     pub descriptors: Vec<OwnedFd>,
+    /// Those of the parent's `lineage`.
+    pub lineage: Vec<OwnedFd>,
+}
+
+/// Receives one message of the answer.
+fn receive(connection: &OwnedFd, into: &mut Vec<OwnedFd>) -> rustix::io::Result<Head> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut head = [0u8; size_of::<Head>()];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let got = recvmsg(connection, &mut [IoSliceMut::new(&mut head)], &mut control, flags)?;
+    if got.bytes != head.len() {
+        return Err(Errno::CONNREFUSED);
+    }
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            into.extend(rights);
+        }
+    }
+    // The kernel drops what there are no numbers for, and says only this.
+    if got.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(Errno::MFILE);
+    }
+    Ok(Head::read_from_bytes(&head).expect("as many bytes"))
 }
 
 fn connected(address: &Address) -> rustix::io::Result<OwnedFd> {
@@ -189,26 +242,26 @@ pub fn ask(address: &Address, number: u64) -> rustix::io::Result<Inherited> {
     question[..16].copy_from_slice(&address.secret);
     question[16..].copy_from_slice(&number.to_ne_bytes());
     send(&connection, &question, SendFlags::NOSIGNAL)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut head = [0u8; 2];
-    let got = recvmsg(
-        &connection,
-        &mut [IoSliceMut::new(&mut head)],
-        &mut control,
-        RecvFlags::CMSG_CLOEXEC,
-    )?;
-    if got.bytes != head.len() {
-        return Err(rustix::io::Errno::CONNREFUSED);
-    }
-    let mut descriptors: Vec<OwnedFd> = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+    let mut received = Vec::new();
+    let head = receive(&connection, &mut received)?;
+    let all = [head.device, head.network, head.numbers, head.lineage].iter().sum::<u32>() as usize;
+    while received.len() < all {
+        let before = received.len();
+        receive(&connection, &mut received)?;
+        if received.len() == before {
+            return Err(Errno::MFILE);
         }
     }
-    let mut first =
-        |is_there: u8| (is_there == 1 && !descriptors.is_empty()).then(|| descriptors.remove(0));
-    let (device, network) = (first(head[0]), first(head[1]));
-    Ok(Inherited { connection, device, network, descriptors })
+    let mut received = received.into_iter();
+    let mut next = |count: u32| received.by_ref().take(count as usize).collect::<Vec<_>>();
+    let (device, network) = (next(head.device).pop(), next(head.network).pop());
+    let (descriptors, lineage) = (next(head.numbers), next(head.lineage));
+    Ok(Inherited { connection, device, network, descriptors, lineage })
+}
+
+/// Whether the pager at the other end of a connection goes on.
+pub fn is_kept(connection: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(connection, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    !matches!(poll(&mut fds, Some(&now)), Ok(1..))
 }

@@ -3,7 +3,7 @@
 //! and preserves the store's content that those children may still read. It takes no part in
 //! answering faults.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::control::ControlPage;
 use crate::core::Core;
 use crate::fatal;
 use crate::host;
-use crate::inherit::{Heir, Legacy, Listener};
+use crate::inherit::{self, Heir, Legacy, Listener};
 use crate::live::Live;
 use crate::store::ForkGuard;
 
@@ -207,7 +207,7 @@ impl Life {
                 continue;
             };
             let fork = self.forks.swap_remove(place);
-            let numbers = self.core.lock().store.descriptors();
+            let (numbers, lineage) = self.what_descendants_need();
             // If descriptors are scarce, these are opened only now, as far as possible; most
             // children can do without them.
             let device = if uffd::device().is_none() { uffd::open_device() } else { None };
@@ -216,6 +216,7 @@ impl Life {
                 device: device.as_ref().map(AsRawFd::as_raw_fd).or_else(uffd::device),
                 network: network.as_ref().map(AsRawFd::as_raw_fd).or_else(network::kept),
                 numbers,
+                lineage,
             };
             match heir.give(&legacy) {
                 Ok(()) => self.children.push(Child { heir, _guard: fork.guard }),
@@ -226,6 +227,17 @@ impl Life {
                 }
             }
         }
+    }
+
+    /// The store's descriptors, and the connections to pagers that keep content for descendants.
+    fn what_descendants_need(&self) -> (Vec<RawFd>, Vec<RawFd>) {
+        let mut core = self.core.lock();
+        core.lineage.retain(inherit::is_kept);
+        let numbers = core.store.descriptors();
+        let is_needed = !numbers.is_empty() || core.store.keeps_for_children();
+        let lineage = core.lineage.iter().filter(|_| is_needed).map(AsRawFd::as_raw_fd);
+        let lineage = lineage.collect();
+        (numbers, lineage)
     }
 
     /// Waits for children that have just been forked and need what only this process has.
