@@ -306,6 +306,11 @@ CASES = [
     *(compiled(f"forkargs-{what}", "forkargs.c", what) for what in ["parent", "raw", "pidfd", "three", "straddle", "settid"]),
     compiled("forkstorm", "forkstorm.c"),
     compiled("generations", "generations.c", "wait"),
+    *(compiled("-".join(["lineage", *how]), "lineage.c", generations, options=["--store", store] if store else [])
+      for how, generations, store in [([], "2", ""), (["file"], "2", "file:/var/tmp"), (["deep"], "80", "file:/var/tmp")]),
+    compiled("specific", "specific.c"),
+    compiled("memfile", "memfile.c"),
+    compiled("remapped-parts", "remapped_parts.c"),
     compiled("generations-orphans", "generations.c", "orphans", quick=False),
     compiled("daemon", "daemon.c", drive=daemon),
     compiled("threadexec", "threadexec.c", "5"),

@@ -78,6 +78,10 @@ pub struct Config {
     /// The process that watches the control page and shows its messages to the user (`hiroma run`).
     #[serde(default)]
     pub runner: Option<u32>,
+    /// The run has begun with all its servers: this process goes on without those that are gone
+    /// now, as the others do. Set where the process begins.
+    #[serde(skip)]
+    pub has_begun: bool,
     /// How long a fault may wait before the program is ended with a message.
     #[serde(default = "fault_timeout")]
     pub fault_timeout: Duration,
@@ -129,6 +133,7 @@ impl Default for Config {
             trace: false,
             helper: false,
             runner: None,
+            has_begun: false,
             fault_timeout: fault_timeout(),
             hard_limit: false,
             fault_threads: None,

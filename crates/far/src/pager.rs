@@ -395,13 +395,18 @@ impl Pager {
         self.inherit(start, new, new_len)?;
         let area = self.ask(Call::AreaAt(start))?;
         let (end, prot) = (area / PAGE * PAGE, (area % PAGE) as i32);
+        // Like the kernel: one mapping at a time. To it, what only differs in advice may be several.
+        let mut next = end;
+        while next < start + len {
+            let area = self.ask(Call::AreaAt(next))?;
+            if (area % PAGE) as i32 != prot {
+                return Err(PagerError::NotWhole { addr: start, len });
+            }
+            next = area / PAGE * PAGE;
+        }
         if prot == PROT_RW {
             vm::copy(new, start, len);
             return Ok(());
-        }
-        // Like the kernel: one mapping at a time.
-        if end < start + len {
-            return Err(PagerError::BadRange { addr: start, len });
         }
         if prot & libc::PROT_READ == 0 {
             self.protect(start, len, libc::PROT_READ)?;

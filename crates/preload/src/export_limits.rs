@@ -185,6 +185,12 @@ pub fn before_exec() {
     each_set(|_, asked| asked);
 }
 
+/// Called where a process goes on without a pager: the kernel has the limits again.
+pub fn give_back() {
+    before_exec();
+    LIMITS.iter().for_each(|limit| limit.soft.store(RLIM_INFINITY, Relaxed));
+}
+
 /// Called if that failed.
 pub fn after_failed_exec() {
     each_set(|limit, asked| asked.saturating_add(limit.ours.load(Relaxed)));

@@ -36,6 +36,8 @@ mod export_lock;
 #[cfg(not(test))]
 mod export_malloc;
 #[cfg(not(test))]
+mod export_memfile;
+#[cfg(not(test))]
 mod export_mmap;
 #[cfg(not(test))]
 mod export_rights;

@@ -593,7 +593,7 @@ fn alone(waits: bool) -> Option<sys::Held<'static, ()>> {
 
 fn start_here(prepared: &Prepared) {
     export_limits::before_late_start();
-    let config = prepared.config.clone();
+    let config = Config { has_begun: true, ..prepared.config.clone() };
     let mut mapped = EARLY.take();
     if HAS_BREAK.load(Ordering::SeqCst) {
         mapped.reserved = Some(break_of(&prepared.nursery));

@@ -76,9 +76,10 @@ pub fn do_mremap(call: RemapCall) -> CallResult<usize> {
         }
         RemapPlan::Empty { len, fixed: false } => far_or_unreachable(|pager| {
             let new = pager.map(len, PAGE)?;
-            pager.copy_over(old, len, new, len)?;
-            pager.discard(old, len)?;
-            Ok(new)
+            let copied = pager.copy_over(old, len, new, len);
+            copied.and_then(|()| pager.discard(old, len)).map(|()| new).inspect_err(|_| {
+                let _ = pager.unmap(new, len);
+            })
         }),
     }
 }

@@ -22,7 +22,8 @@ use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
 use crate::{
-    errors, export_exec, export_limits, internal, large, libc_state, mimalloc, nursery, sys,
+    errors, export_exec, export_limits, export_memfile, export_thread, internal, large, libc_state,
+    mimalloc, nursery, sys,
 };
 
 /// Exit code if the pager cannot work.
@@ -131,6 +132,8 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     errors::settle();
     panic::set_hook(Box::new(die));
     mimalloc::configure();
+    export_thread::settle();
+    export_memfile::settle();
     let mut config: Config = match serde_json::from_slice(text.to_bytes()) {
         Ok(config) => config,
         Err(error) => give_up(&format!(
@@ -140,6 +143,7 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     config.helper = true;
     export_exec::start(config.control_dir.as_deref(), preloaded);
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
+    config.has_begun = !is_first;
     hiroma_far::hooks::set_internal(scope::enter, scope::leave);
     hiroma_far::hooks::set_heap(internal::bytes);
     let starts_now = export_limits::before_start();
@@ -163,6 +167,7 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
                 "hiroma: process {} runs without far memory: {error}",
                 std::process::id()
             ));
+            export_limits::give_back();
             PHASE.store(Phase::PassThrough as u8, Ordering::Release);
         }
         Err(error) => give_up(&error.to_string()),

@@ -205,11 +205,16 @@ fn check_script(path: &Path, line: &[u8], depth: u32) -> Result<(), ProgramError
     if interpreter.file_name() != Some(OsStr::new("env")) {
         return Ok(());
     }
-    // `env` executes the first word that is neither an option nor an assignment.
-    let Some(name) =
-        words.find(|word| !word.starts_with(b"-") && !word.contains(&b'=')).map(OsStr::from_bytes)
-    else {
-        return Ok(());
+    // `env` executes the first word that is neither an option nor an assignment. These options have
+    // their argument in the next word.
+    let is_next = |word: &[u8]| matches!(word, b"-u" | b"--unset" | b"-C" | b"--chdir");
+    let name = loop {
+        match words.next() {
+            None => return Ok(()),
+            Some(word) if is_next(word) => drop(words.next()),
+            Some(word) if word.starts_with(b"-") || word.contains(&b'=') => {}
+            Some(word) => break OsStr::from_bytes(word),
+        }
     };
     check_at_depth(&find(name).map_err(|_| missing(name))?, depth + 1)
 }
@@ -350,6 +355,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         check(&program(dir.path(), "good", b"#! /bin/sh -e\ntrue\n")).unwrap();
         check(&program(dir.path(), "env", b"#!/usr/bin/env -S A=b sh -e\ntrue\n")).unwrap();
+        check(&program(dir.path(), "env", b"#!/usr/bin/env -S -u A -C / sh\ntrue\n")).unwrap();
         let missing = check(&program(dir.path(), "missing", b"#!/nonexistent/perl\n")).unwrap_err();
         assert_eq!(missing.code(), 127);
         let no_env = check(&program(dir.path(), "no-env", b"#!/usr/bin/env no-such-interpreter\n"))

@@ -16,7 +16,7 @@ const PLAIN: &str = "__errno_location _exit abort bcmp clock_gettime clock_nanos
     strlen strtol sysconf sysinfo unlink write writev pthread_self pthread_sigmask";
 /// Functions that lock only the given object, which is ours; memory comes from the internal heap.
 const OURS: &str = "opendir readdir64 closedir realpath pthread_attr_destroy pthread_attr_init pthread_attr_setstacksize pthread_mutex_destroy \
-    pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_key_create pthread_key_delete pthread_setspecific";
+    pthread_mutex_lock pthread_mutex_trylock pthread_mutex_unlock pthread_key_create pthread_key_delete pthread_getspecific pthread_setspecific";
 /// Called only on threads of the program: at its start, in functions that this library replaces,
 /// and around forks. getrandom: keys of hash maps, where the address of a Redis server is read.
 const PROGRAMS: &str = "_IO_iter_begin _IO_iter_end _IO_iter_file _IO_iter_next _IO_list_lock _IO_list_resetlock _IO_list_unlock __register_atfork \
