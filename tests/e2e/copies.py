@@ -166,6 +166,23 @@ def forks(bench, count=4, keep=("--copies", "2")):
     want(process.returncode == 0, f"exit code {process.returncode}: {err.read_text(errors='replace')[-800:]}")
 
 
+def forks_and_pause(bench):
+    """A server that is silent for two seconds while the program forks is waited for: it has lost nothing."""
+    servers = Servers(bench, 3, memory="1G")
+    out, err = bench.file("forks.out"), bench.file("forks.err")
+    with open(out, "wb") as to, open(err, "wb") as errors:
+        process = bench.start(bench.run_command(32 * MIB, [compile_job(bench, "forks.c", "-O2"), 64, 8], bench.file("stats.json"),
+                                                ["--store", servers.option(), "--copies", "2"]), stdout=to, stderr=errors)
+    wait_for(lambda: out.read_text().count("round") >= 2 or process.poll() is not None, 120, "the program has forked")
+    servers.stop(1)
+    time.sleep(2)
+    servers.go_on(1)
+    wait_for(lambda: process.poll() is not None, 200, "the program ends")
+    said_so = err.read_text(errors="replace")
+    want(process.returncode == 0 and "forks: right" in out.read_text(), f"exit code {process.returncode}: {said_so[-800:]}")
+    want(f"127.0.0.1:{servers.ports[1]} is back" in said_so, f"a server that paused counts as lost for good: {said_so[-800:]}")
+
+
 def drained(bench, count, keep, by_pool=False):
     """A server is emptied before it is stopped, and the next one with what was moved: the program only hears of it."""
     servers = Servers(bench, count, pool=True)
@@ -245,6 +262,7 @@ TESTS = {
     "copies-both-killed": both_killed,
     "copies-one-full": one_full,
     "copies-forks": forks,
+    "copies-forks-pause": forks_and_pause,
 }
 # Not part of the default run: servers can be full of what dead children left, while two of four are away.
 BY_CHANCE = {"copies-forks"}

@@ -85,6 +85,9 @@ pub enum StoreError {
         "{store} returned a block that is not the one that was stored there: it was changed, or it is an older one. Check the server and who has access to it"
     )]
     Changed { store: String },
+    /// The server could not be connected to when the store was opened.
+    #[error("{store} refused the connection: {reason}")]
+    Absent { store: String, reason: String },
     /// The server refused us, or uses another protocol.
     #[error("{store} refused the connection: {reason}")]
     Refused { store: String, reason: String },

@@ -144,6 +144,7 @@ fn open_servers(
     let place = Place {
         domains: config.domains.clone(),
         members_file: config.control_dir.as_ref().map(|dir| dir.join(MEMBERS_FILE)),
+        has_begun: config.has_begun,
         is_only_here: config.seal == Seal::Auto && !seals(servers, config),
     };
     Ok(Arc::new(ReplicatedStore::connect(&options, config.scheme, &place)?))

@@ -275,19 +275,22 @@ impl Shared {
                     FIRST_ANSWER_MAX
                 };
                 let gave_up = start.elapsed() > most.min(self.timeout);
-                let failure = link.failure().or(gave_up.then_some("no answer"));
+                // A server that is full of newcomers turns some away, who may come again.
+                let is_final = gave_up || !link.was_accepted();
+                let failure =
+                    link.failure().filter(|_| is_final).or(gave_up.then_some("no answer"));
                 if let (Some(failure), false) = (failure, link.is_up()) {
                     let reason = format!(
                         "cannot connect to {}: {failure}; start `hiroma serve` there, or leave this server out",
                         addr.text
                     );
-                    return Err(StoreError::Refused { store: self.name.clone(), reason });
+                    return Err(StoreError::Absent { store: self.name.clone(), reason });
                 }
             }
             if let Some(error) = link.death() {
                 return Err(error.clone());
             }
-            for answer in link.answers.drain(..) {
+            for (_, answer) in link.answers.drain(..) {
                 if let Message::Error { text, .. } = answer {
                     return Err(StoreError::Refused { store: addr.text.clone(), reason: text });
                 }
@@ -307,21 +310,30 @@ impl Shared {
             let store = self.servers[server].text.clone();
             return Err(StoreError::Unreachable { store, waited: Duration::ZERO });
         };
+        // A server that was waited for in vain is not waited for again until it has answered.
+        let silent = |link: &Link| self.is_redundant && link.silent_for() > REDUNDANT_ANSWER_MAX;
+        let unreachable = |link: &Link| {
+            let store = self.servers[server].text.clone();
+            StoreError::Unreachable { store, waited: link.silent_for() }
+        };
+        drive(link);
+        if silent(link) {
+            return Err(unreachable(link));
+        }
+        // Answers to what was given up come late.
         link.answers.clear();
-        link.push_control(message, true);
-        let start = Instant::now();
-        while link.answers.is_empty() && link.death().is_none() {
+        let id = link.push_control(message, true);
+        while !link.answers.iter().any(|(of, _)| *of == id) && link.death().is_none() {
             drive(link);
-            if self.is_redundant && start.elapsed() > REDUNDANT_ANSWER_MAX {
-                let store = self.servers[server].text.clone();
-                return Err(StoreError::Unreachable { store, waited: REDUNDANT_ANSWER_MAX });
+            if silent(link) {
+                return Err(unreachable(link));
             }
         }
-        match (link.answers.pop_front(), link.death()) {
-            (Some(Message::Error { code, text }), _) => {
+        match (link.answers.pop_back(), link.death()) {
+            (Some((_, Message::Error { code, text })), _) => {
                 Err(self.request_failed(server, false, code, &text))
             }
-            (Some(answer), _) => Ok(answer),
+            (Some((_, answer)), _) => Ok(answer),
             (None, Some(error)) => Err(error.clone()),
             (None, None) => unreachable!("the loop ends with an answer or without a link"),
         }

@@ -111,10 +111,10 @@ impl Books {
         }
     }
 
-    /// Whether the others that may have their content have enough of every block.
-    pub fn is_needless(&self, member: Member) -> bool {
+    /// Whether members other than `without` have enough of every block that is not lost anyway.
+    pub fn are_needless(&self, without: Members) -> bool {
         let living = self.pool.living();
-        let others = Members(living.0 & !(1 << member.0));
+        let others = Members(living.0 & !without.0);
         self.table.census(others).gone() == self.table.census(living).gone()
     }
 

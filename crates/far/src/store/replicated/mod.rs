@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use hiroma_policy::redundancy::{Member, Scheme};
+use hiroma_policy::redundancy::{Member, Members, Scheme};
 use hiroma_units::Loc;
 
 use self::books::Books;
@@ -79,10 +79,13 @@ pub struct Place {
     pub members_file: Option<PathBuf>,
     /// Only servers on this machine may be used.
     pub is_only_here: bool,
+    /// Other processes of the run use these servers already: as few as have everything will do.
+    pub has_begun: bool,
 }
 
 impl ReplicatedStore {
-    /// Connects to all servers of `options`, each of which becomes a member.
+    /// Connects to all servers of `options`, each of which becomes a member. Those that cannot be
+    /// reached are left out until they answer, where the others are enough.
     pub fn connect(
         options: &TcpOptions,
         scheme: Scheme,
@@ -104,13 +107,9 @@ impl ReplicatedStore {
             ..options.clone()
         };
         let file = place.members_file.clone();
-        let roster = Roster::new(base, &place.domains, file, place.is_only_here);
+        let mut roster = Roster::new(base, &place.domains, file, place.is_only_here);
         let mut books = Books::new(scheme, options.sector_bytes);
-        for number in roster.numbers() {
-            let server = roster.get(number);
-            let store: Arc<dyn Store> = Arc::new(TcpStore::connect_with(server.options.clone())?);
-            books.join(0, number, server.label, store);
-        }
+        reach_all(&mut roster, &mut books, place.has_begun, scheme, &options.log)?;
         let shared = Arc::new(Shared {
             name,
             sector_bytes: options.sector_bytes,
@@ -131,6 +130,47 @@ impl ReplicatedStore {
         keeper::start(&shared)?;
         Ok(ReplicatedStore { shared })
     }
+}
+
+/// Connects to all servers of the roster. Fails if fewer answer than a block has pieces; in a run
+/// that has begun, than it needs.
+fn reach_all(
+    roster: &mut Roster,
+    books: &mut Books,
+    has_begun: bool,
+    scheme: Scheme,
+    log: &LogLine,
+) -> Result<(), StoreError> {
+    let least = if has_begun { scheme.needed() } else { scheme.pieces() };
+    let (mut reached, mut absent) = (0, Vec::new());
+    for number in roster.numbers() {
+        let server = roster.get(number);
+        // Beside enough others, one that is silent is not waited for long.
+        let is_return = has_begun && reached >= least;
+        let options = TcpOptions { is_return, ..server.options.clone() };
+        match TcpStore::connect_with(options) {
+            Ok(store) => {
+                books.join(0, number, server.label, Arc::new(store));
+                reached += 1;
+            }
+            Err(error @ (StoreError::Absent { .. } | StoreError::Unreachable { .. })) => {
+                absent.push((number, error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    if reached < least && !absent.is_empty() {
+        return Err(absent.swap_remove(0).1);
+    }
+    for (number, error) in absent {
+        roster.was_missed(number);
+        books.vacant_servers.push(number);
+        // The others of a run have said so.
+        if !has_begun {
+            log(&format!("{error}; the program begins without it"));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses schemes for which there are not enough servers.
@@ -248,16 +288,16 @@ impl Store for ReplicatedStore {
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         self.shared.keeping.stand_still();
         let start = Instant::now();
-        let mut guards = Vec::new();
+        let (mut guards, mut absent) = (Vec::new(), Members::default());
         let stores = self.shared.books().stores();
         for (member, store) in stores {
+            let without = Members(absent.0 | 1 << member.0);
             loop {
                 match store.prepare_fork() {
                     Ok(guard) => guards.push((member, guard)),
-                    // What others have too need not be preserved here.
-                    Err(_) if self.shared.books().is_needless(member) => {
-                        self.shared.books().pool.died(member);
-                    }
+                    // What others have too need not be preserved here: the child does without it,
+                    // and this process, whose session goes on, waits for it as ever.
+                    Err(_) if self.shared.books().are_needless(without) => absent = without,
                     Err(error) if start.elapsed() > self.shared.timeout => return Err(error),
                     Err(_) => {
                         std::thread::sleep(Duration::from_millis(1));
@@ -267,7 +307,7 @@ impl Store for ReplicatedStore {
                 break;
             }
         }
-        Ok(Box::new(ReplicatedFork { shared: Arc::clone(&self.shared), guards }))
+        Ok(Box::new(ReplicatedFork { shared: Arc::clone(&self.shared), guards, absent }))
     }
 }
 
@@ -280,6 +320,8 @@ impl Drop for ReplicatedStore {
 struct ReplicatedFork {
     shared: Arc<Shared>,
     guards: Vec<(Member, Box<dyn ForkGuard>)>,
+    /// Members that the child does without.
+    absent: Members,
 }
 
 impl ForkGuard for ReplicatedFork {
@@ -289,11 +331,15 @@ impl ForkGuard for ReplicatedFork {
         shared.process.store(std::process::id(), SeqCst);
         shared.left.store(false, SeqCst);
         shared.note_change();
-        shared.books().become_child();
+        {
+            let mut books = shared.books();
+            self.absent.iter().for_each(|member| books.pool.died(member));
+            books.become_child();
+        }
         for (member, guard) in &self.guards {
             if let Err(error) = guard.adopt() {
                 let mut books = shared.books();
-                if !books.is_needless(*member) {
+                if !books.are_needless(Members(1 << member.0)) {
                     return Err(error);
                 }
                 books.pool.died(*member);

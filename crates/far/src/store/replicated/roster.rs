@@ -103,6 +103,11 @@ impl Roster {
         self.servers[number].is_new = false;
     }
 
+    /// A server could not be reached when the store was opened.
+    pub fn was_missed(&mut self, number: usize) {
+        self.servers[number].is_new = true;
+    }
+
     /// Reads the list again, and returns the numbers of servers that are new. They take the numbers
     /// of servers in `vacant` that are not listed any more, where there are too many.
     pub fn read(&mut self, vacant: &[usize]) -> Vec<usize> {

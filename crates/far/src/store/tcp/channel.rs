@@ -242,7 +242,9 @@ impl TcpChannel {
             channel.pump();
             return Ok(channel);
         }
-        channel.links.iter_mut().for_each(|link| link.push_control(Message::Ping, true));
+        for link in &mut channel.links {
+            link.push_control(Message::Ping, true);
+        }
         channel.wait_for(|channel| {
             channel.links.iter().all(|link| !link.answers.is_empty() || link.death().is_some())
         });

@@ -103,9 +103,11 @@ pub struct Link {
     /// Attempts to connect since it was up, and which address the last one was for.
     attempts: usize,
     addr: usize,
+    /// The last attempt reached a server.
+    was_accepted: bool,
     heads: Vec<u8>,
-    /// Answers to control frames.
-    pub answers: VecDeque<Message>,
+    /// Answers to control frames, with the ids of those.
+    pub answers: VecDeque<(u64, Message)>,
     /// The socket has changed: a waiter that watches it must be updated.
     pub changed: bool,
     /// The user has been told that this server does not answer.
@@ -139,6 +141,7 @@ impl Link {
             failure: None,
             attempts: 0,
             addr: 0,
+            was_accepted: false,
             heads: Vec::new(),
             answers: VecDeque::new(),
             changed: false,
@@ -175,6 +178,11 @@ impl Link {
         self.failure.as_deref().filter(|_| tried_all)
     }
 
+    /// Whether the last attempt to connect failed only after a server had accepted it.
+    pub fn was_accepted(&self) -> bool {
+        self.was_accepted
+    }
+
     /// Whether the present attempt to connect is not the first one.
     pub fn has_failed(&self) -> bool {
         self.was_up || self.failure.is_some()
@@ -201,21 +209,28 @@ impl Link {
         }
     }
 
-    /// Queues a frame.
-    pub fn push(&mut self, addr: u64, len: usize, ask: Ask) {
+    /// How long what was sent has waited without anything arriving.
+    pub fn silent_for(&self) -> Duration {
+        if self.is_busy() { self.last_progress.elapsed() } else { Duration::ZERO }
+    }
+
+    /// Queues a frame, and returns its id.
+    pub fn push(&mut self, addr: u64, len: usize, ask: Ask) -> u64 {
         if self.parts.is_empty() {
             self.last_progress = Instant::now();
             self.busy_since = self.last_progress;
         }
-        self.parts.push_back(Part { id: self.next_id, addr, len, ask });
+        let id = self.next_id;
+        self.parts.push_back(Part { id, addr, len, ask });
         self.next_id += 1;
+        id
     }
 
-    /// Queues a control frame.
-    pub fn push_control(&mut self, message: Message, keep_answer: bool) {
+    /// Queues a control frame, and returns its id.
+    pub fn push_control(&mut self, message: Message, keep_answer: bool) -> u64 {
         let (addr, len) =
             if let Message::Free { addr, len } = message { (addr, len as usize) } else { (0, 0) };
-        self.push(addr, len, Ask::Control { message, keep_answer });
+        self.push(addr, len, Ask::Control { message, keep_answer })
     }
 
     /// Ends the session. The answer is not waited for, and the server is expected to close the
@@ -548,12 +563,14 @@ impl Link {
                 self.pop();
             }
             (Ask::Control { .. }, message) => {
-                let Ask::Control { message: question, keep_answer } = self.pop().ask else {
+                let Part { id, ask: Ask::Control { message: question, keep_answer }, .. } =
+                    self.pop()
+                else {
                     unreachable!("just looked at")
                 };
                 self.shared.note_answer(self.server, &question, &message);
                 if keep_answer {
-                    self.answers.push_back(message);
+                    self.answers.push_back((id, message));
                 }
             }
             _ => {

@@ -58,7 +58,7 @@ impl Link {
         self.addr = (first + self.attempts) % addrs.len();
         let addr = addrs[self.addr];
         self.attempts += 1;
-        self.failure = None;
+        (self.failure, self.was_accepted) = (None, false);
         let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)
@@ -111,7 +111,7 @@ impl Link {
                 };
                 self.state =
                     State::Greeting { stream, wire: Box::new(wire), since, attempt, pause };
-                self.changed = true;
+                (self.changed, self.was_accepted) = (true, true);
             }
         }
         while let State::Greeting { stream, wire, .. } = &mut self.state {
