@@ -84,6 +84,20 @@ def pauses(bench):
     sweep.ends_right()
 
 
+def busy(bench):
+    """A script of somebody else keeps the server busy: it answers BUSY meanwhile."""
+    server = Server(bench, "--lua-time-limit", "50")
+    sweep = Sweep(bench, 192, 48, ["--store", server.url]).filled()
+    runner, killer = Client(server.port), Client(server.port)
+    runner.socket.sendall(b"*3\r\n$4\r\nEVAL\r\n$17\r\nwhile true do end\r\n$1\r\n0\r\n")
+    time.sleep(4)
+    sweep.alive()
+    killer.one("SCRIPT", "KILL")
+    fetched = sweep.counters()["fetched_bytes"]
+    wait_for(lambda: sweep.counters()["fetched_bytes"] > fetched + 64 * MIB, 60, "the program goes on when the script has ended")
+    sweep.ends_right()
+
+
 def flushed(bench):
     """Somebody deletes everything: that is missed, not read as zeros."""
     server = Server(bench)
@@ -190,6 +204,7 @@ TESTS = {
     "redis-store-killed": killed,
     "redis-store-hangs": hangs,
     "redis-store-pauses": pauses,
+    "redis-store-busy": busy,
     "redis-store-flushed": flushed,
     **{f"redis-store-refused-{name}": (lambda bench, case=case: refused(bench, *case)) for name, case in REFUSED.items()},
     "redis-store-client-killed": client_killed,

@@ -33,6 +33,10 @@ pub struct Evicting {
     idle: Vec<usize>,
     completions: Vec<Completion>,
     freed: Vec<Loc>,
+    /// Writes for which the store turned out to have no room.
+    refused: Vec<(Token, FrameBuf)>,
+    /// Since when that is so, until they have succeeded.
+    refused_since: Vec<(Token, Instant)>,
     chosen: Vec<usize>,
     /// When limits, statistics and children were last checked.
     tended: Instant,
@@ -72,6 +76,18 @@ fn job_of(token: Token) -> usize {
     (token.0 >> 16) as usize
 }
 
+fn sector_of(token: Token) -> usize {
+    (token.0 & 0xffff) as usize
+}
+
+/// Where sectors are, and the checksums of their content.
+fn stored(copies: &[Copy]) -> impl Iterator<Item = (Loc, u64)> + '_ {
+    copies.iter().filter_map(|copy| match *copy {
+        Copy::Stored { loc, sum } => Some((loc, sum)),
+        _ => None,
+    })
+}
+
 impl Evicting {
     pub fn new(core: Arc<Lock<Core>>, live: Arc<Live>, channel: Box<dyn Channel>) -> Evicting {
         Evicting {
@@ -82,6 +98,8 @@ impl Evicting {
             idle: Vec::new(),
             completions: Vec::with_capacity(64),
             freed: Vec::with_capacity(1024),
+            refused: Vec::new(),
+            refused_since: Vec::new(),
             chosen: Vec::with_capacity(BATCH),
             tended: Instant::now(),
             tried_held: Instant::now(),
@@ -266,7 +284,9 @@ impl Evicting {
             };
             match written {
                 Ok(()) => {}
-                Err((buf, StoreError::Full { .. })) => self.write_late(token, buf, locs),
+                Err((buf, StoreError::Full { .. })) => {
+                    self.write_late(token, buf, locs, Instant::now())
+                }
                 Err((_, error)) => lost(&error),
             }
             let job = &mut self.jobs[index];
@@ -278,10 +298,10 @@ impl Evicting {
         self.ended(index);
     }
 
-    /// Starts a write when the store has room again: other processes end, a server returns, and
-    /// write-backs that complete free what they replace.
-    fn write_late(&mut self, token: Token, mut buf: FrameBuf, locs: &mut [Loc]) {
-        let start = Instant::now();
+    /// Starts a write when the store has room again: other processes end, a server returns,
+    /// write-backs that complete free what they replace, and a new limit gives more. It waits since
+    /// `start`.
+    fn write_late(&mut self, token: Token, mut buf: FrameBuf, locs: &mut [Loc], start: Instant) {
         let patience = match fatal::is_model() {
             true => Duration::ZERO,
             false => self.core.lock().store.room_patience().unwrap_or(ROOM_PATIENCE),
@@ -303,27 +323,75 @@ impl Evicting {
                 }
                 Err((_, error)) => lost(&error),
             }
-            if !self.poll() {
+            if self.tended.elapsed() > TEND_EVERY {
+                self.tend();
+            }
+            if !self.collect() {
                 std::thread::sleep(ROOM_RETRY);
             }
         }
     }
 
     pub fn poll(&mut self) -> bool {
+        let any = self.collect();
+        while let Some((token, buf)) = self.refused.pop() {
+            self.write_again(token, buf);
+        }
+        any
+    }
+
+    /// Processes the writes that have completed, and keeps those that were refused.
+    fn collect(&mut self) -> bool {
         if self.channel.in_flight() == 0 {
             return false;
         }
         self.channel.poll(&mut self.completions);
         let mut completions = std::mem::take(&mut self.completions);
         let any = !completions.is_empty();
-        for Completion { token, result, .. } in completions.drain(..) {
-            if let Err(error) = result {
-                lost(&error);
+        for Completion { token, buf, result } in completions.drain(..) {
+            match result {
+                Ok(()) => {
+                    self.refused_since.retain(|&(refused, _)| refused != token);
+                    self.ended(job_of(token));
+                }
+                Err(StoreError::Full { .. }) => self.refused.push((token, buf)),
+                Err(error) => lost(&error),
             }
-            self.ended(job_of(token));
         }
         self.completions = completions;
         any
+    }
+
+    /// Some file systems find out only while they write that there is no space. The frame still has
+    /// the content, and another store may have room.
+    fn write_again(&mut self, token: Token, buf: FrameBuf) {
+        let (index, from) = (job_of(token), sector_of(token));
+        let job = &mut self.jobs[index];
+        let block = job.block.expect("a job in use has a block");
+        let run = from..from + buf.len() / (block.bytes() / job.copies.len());
+        let mut locs: Vec<Loc> = stored(&job.copies[run.clone()]).map(|(loc, _)| loc).collect();
+        assert_eq!(locs.len(), run.len(), "only what is stored is written");
+        let core = self.core.lock_politely();
+        // Nothing refers to these locations: the recorded copies are still the former ones.
+        core.store.free(&locs);
+        let (first, _) = core.sector_range(block);
+        let recorded: Vec<Copy> =
+            run.clone().map(|at| core.extent(block).copy(first + at)).collect();
+        drop(core);
+        if stored(&recorded).map(|(_, sum)| sum).eq(stored(&job.copies[run.clone()]).map(|s| s.1)) {
+            // It was to move to another store only, and stays in its present one.
+            job.copies[run.clone()].copy_from_slice(&recorded);
+            job.changed[run].fill(false);
+            job.written -= buf.len();
+            return self.ended(index);
+        }
+        let known = self.refused_since.iter().find(|(refused, _)| *refused == token);
+        let since = known.map_or_else(Instant::now, |&(_, since)| since);
+        if known.is_none() {
+            self.refused_since.push((token, since));
+        }
+        self.write_late(token, buf, &mut locs, since);
+        self.jobs[index].wrote(from, &locs);
     }
 
     /// One part of a job has ended; after the last one, the block is clean.
@@ -387,5 +455,50 @@ impl Evicting {
         drop(guard);
         self.live.wake_fault_thread();
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::path::Path;
+    use std::process::Command;
+
+    use super::*;
+    use crate::config::parse_stores;
+    use crate::discard::tests::{expect_filled, fill};
+    use crate::{Config, Pager};
+
+    /// Mounts a file system on `dir` that cannot reserve blocks, so that it is found full only by
+    /// writes; false without the right to.
+    fn mount_ext2(image: &Path, dir: &Path) -> bool {
+        File::create(image).unwrap().set_len(12 << 20).unwrap();
+        let run = |command: &mut Command| {
+            let output = command.output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        run(Command::new("mke2fs").args(["-q", "-t", "ext2", "-m", "0"]).arg(image))
+            && run(Command::new("mount").args(["-o", "loop"]).arg(image).arg(dir))
+    }
+
+    #[test]
+    fn what_a_store_refuses_while_it_writes_goes_to_the_next() {
+        let scratch = tempfile::tempdir_in("/var/tmp").unwrap();
+        let dir = scratch.path().join("mounted");
+        std::fs::create_dir(&dir).unwrap();
+        if !mount_ext2(&scratch.path().join("image"), &dir) {
+            hiroma_testkit::skip!(Machine, "no ext2 file system can be mounted here");
+            return;
+        }
+        let stores = parse_stores(&format!("file:{}:64M,compressed:64M", dir.display())).unwrap();
+        let config = Config { local_limit_bytes: 16 << 20, stores, ..Config::default() };
+        let pager = Pager::start(config).unwrap();
+        // Its file has no name, and goes with its last descriptor.
+        Command::new("umount").arg("-l").arg(&dir).status().unwrap();
+        let addr = pager.map(20 * EXTENT, EXTENT).unwrap();
+        (0..20).for_each(|extent| fill(addr + extent * EXTENT));
+        pager.evict_all().unwrap();
+        (0..20).for_each(|extent| expect_filled(addr + extent * EXTENT));
+        pager.stop();
     }
 }

@@ -14,26 +14,25 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::uring::{Direction, Finished, Piece};
 use hiroma_units::{Bytes, Loc};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, Mode, OFlags, StatxFlags, fallocate, fcntl_getfl, fcntl_setfl,
-    fstatvfs, ftruncate, openat, statx, unlinkat,
+    AtFlags, CWD, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatvfs, ftruncate, openat,
+    statx, unlinkat,
 };
-use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 use super::clerk::Clerk;
 use super::file_io::{self, Mover, Pool};
-use super::space::{CHUNK_BYTES, ChunkNo, FreezeId, Space, chunk_of, runs};
+use super::space::{ChunkNo, FreezeId, Space, chunk_of, runs};
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
-/// Maximum number of empty chunks that keep their blocks on disk.
-const WARM_CHUNKS_MAX: usize = 32;
+mod blocks;
 
 /// One file as a store. See the module documentation.
 pub struct FileStore {
@@ -60,6 +59,10 @@ struct Books {
     chunks: Vec<ChunkHome>,
     /// Empty chunks of our own file that still have their blocks.
     warm: BTreeSet<u32>,
+    /// When the file system last had no blocks for a chunk.
+    no_blocks: Option<Instant>,
+    /// When the file system last had no space for a write that had begun.
+    no_space: Option<Instant>,
 }
 
 /// The location of a chunk.
@@ -102,7 +105,7 @@ impl FileStore {
             None => free_bytes(&dir)
                 .map_err(|error| config(format!("its free space is not known ({error}): say how much to use, as in file:/var/tmp:20G")))?,
         };
-        let allowed = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        let allowed = file_bytes_max();
         if allowed < FILE_BYTES_MIN.min(capacity_bytes) {
             return Err(config(format!(
                 "a file may have {} here (ulimit -f), which is too little for far memory: ulimit -f unlimited, or another store (--store compressed, --store tcp://HOST)",
@@ -122,8 +125,14 @@ impl FileStore {
                 "no file can be made there ({error}): name a directory that you may write to"
             ))
         })?;
-        let books =
-            Books { space, files: vec![Arc::new(file)], chunks: Vec::new(), warm: BTreeSet::new() };
+        let books = Books {
+            space,
+            files: vec![Arc::new(file)],
+            chunks: Vec::new(),
+            warm: BTreeSet::new(),
+            no_blocks: None,
+            no_space: None,
+        };
         let shared = Shared {
             name,
             sector_bytes,
@@ -140,6 +149,11 @@ impl FileStore {
 
 /// A smaller limit on the size of files is not accepted.
 const FILE_BYTES_MIN: u64 = 64 << 20;
+
+/// How long a file may be that this process writes.
+fn file_bytes_max() -> u64 {
+    getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
+}
 
 /// Free space for us in the file system of `dir`, less a twentieth.
 fn free_bytes(dir: &OwnedFd) -> io::Result<u64> {
@@ -258,8 +272,10 @@ impl ForkGuard for Frozen {
             std::mem::forget(clerk);
         }
         let mut books = self.shared.books();
-        books.space.seal();
-        let file = create(&self.shared.dir, books.space.limit_bytes())
+        // The parent's chunks are not for us to write to, but they count in a limited file too.
+        let allowed = file_bytes_max();
+        books.space.seal_within(allowed);
+        let file = create(&self.shared.dir, books.space.limit_bytes().min(allowed))
             .map_err(|error| self.shared.io("making a file for a child process", &error))?;
         books.files.push(Arc::new(file));
         for chunk in std::mem::take(&mut books.warm) {
@@ -352,49 +368,6 @@ impl Shared {
         Mover::threads(Arc::clone(pool.as_ref().expect("just made")))
     }
 
-    /// Allocates sectors and reserves their blocks.
-    fn allocate(
-        self: &Arc<Self>,
-        locs: &mut [Loc],
-        pieces: &mut Vec<Piece>,
-    ) -> Result<(), StoreError> {
-        let mut books = self.books();
-        if books.space.allocate(locs).is_err() {
-            // Chunks that are being punched out are withheld meanwhile, but they are room all the
-            // same.
-            drop(books);
-            self.settle_clerk();
-            books = self.books();
-            if books.space.allocate(locs).is_err() {
-                return Err(self.full(&books, false));
-            }
-        }
-        let bare = books.settle_in(locs);
-        books.pieces(locs, pieces);
-        if bare.is_empty() || !self.can_reserve.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let file = Arc::clone(books.files.last().expect("a file of our own"));
-        drop(books);
-        // Another thread may do the same for a chunk at the same time, which is harmless.
-        let (shared, chunks) = (Arc::clone(self), bare.clone());
-        let clerk = self.clerk().map_err(|error| self.io("starting a thread", &error))?;
-        let reserved = clerk.ask(move || {
-            chunks.iter().take_while(|chunk| shared.reserve(&file, **chunk).is_ok()).count()
-        });
-        let mut books = self.books();
-        bare[..reserved].iter().for_each(|chunk| books.chunks[chunk.0 as usize].reserved = true);
-        if reserved == bare.len() {
-            return Ok(());
-        }
-        let error = self.full(&books, true);
-        let mut released = Vec::new();
-        books.space.free(locs, &mut released);
-        Shared::retire(self, books, &released);
-        pieces.clear();
-        Err(error)
-    }
-
     fn clerk(&self) -> io::Result<Arc<Clerk>> {
         let mut clerk = self.clerk.lock().unwrap_or_else(PoisonError::into_inner);
         if clerk.is_none() {
@@ -408,82 +381,6 @@ impl Shared {
         let clerk = self.clerk.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(clerk) = clerk {
             clerk.settle();
-        }
-    }
-
-    /// Reserves the blocks of a chunk. Fails only if there are none left.
-    fn reserve(&self, file: &File, chunk: ChunkNo) -> Result<(), Errno> {
-        let offset = u64::from(chunk.0) * CHUNK_BYTES as u64;
-        loop {
-            match fallocate(file, FallocateFlags::KEEP_SIZE, offset, CHUNK_BYTES as u64) {
-                Err(Errno::INTR) => {}
-                Err(error @ (Errno::NOSPC | Errno::DQUOT)) => return Err(error),
-                Err(_) => {
-                    // Then a full disk is only detected when a write fails, which ends the program.
-                    self.can_reserve.store(false, Ordering::Relaxed);
-                    return Ok(());
-                }
-                Ok(()) => return Ok(()),
-            }
-        }
-    }
-
-    /// Handles chunks that became empty: keeps some with their blocks, and punches the last ones
-    /// out of the file.
-    fn retire(shared: &Arc<Shared>, mut books: MutexGuard<'_, Books>, released: &[ChunkNo]) {
-        let own = books.files.len() as u16;
-        for chunk in released {
-            let home = &mut books.chunks[chunk.0 as usize];
-            if home.file == own && home.reserved {
-                books.warm.insert(chunk.0);
-            } else if home.file == own && !shared.can_reserve.load(Ordering::Relaxed) {
-                // Blocks that were allocated by a write count as reserved too.
-                home.reserved = true;
-                books.warm.insert(chunk.0);
-            } else {
-                *home = ChunkHome::default();
-            }
-        }
-        if books.warm.len() <= WARM_CHUNKS_MAX {
-            return;
-        }
-        let mut cold = Vec::new();
-        while books.warm.len() > WARM_CHUNKS_MAX / 2 {
-            let chunk = ChunkNo(books.warm.pop_last().expect("more than none"));
-            if books.space.withhold(chunk) {
-                cold.push(chunk);
-            }
-        }
-        let file = Arc::clone(books.files.last().expect("a file of our own"));
-        drop(books);
-        let with = Arc::clone(shared);
-        let punch = move || with.punch(&file, &cold);
-        match shared.clerk() {
-            Ok(clerk) => clerk.leave(punch),
-            // No thread can be started: punching here would wait for this thread's own writes. The
-            // blocks stay withheld.
-            Err(_) => drop(punch),
-        }
-    }
-
-    /// Gives the blocks of chunks back to the file system.
-    fn punch(&self, file: &File, cold: &[ChunkNo]) {
-        for neighbours in cold.chunk_by(|upper, lower| lower.0 + 1 == upper.0) {
-            let (first, chunks) = (neighbours[neighbours.len() - 1], neighbours.len());
-            let (offset, len) =
-                (u64::from(first.0) * CHUNK_BYTES as u64, (chunks * CHUNK_BYTES) as u64);
-            // If the file system cannot do that, the blocks stay until they are reused.
-            let _ = fallocate(
-                file,
-                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-                offset,
-                len,
-            );
-        }
-        let mut books = self.books();
-        for &chunk in cold {
-            books.chunks[chunk.0 as usize] = ChunkHome::default();
-            books.space.reopen(chunk);
         }
     }
 
@@ -558,7 +455,7 @@ impl Channel for FileChannel {
                 .position(|&write| write == token)
                 .map(|index| self.writes.swap_remove(index));
             let result = result.map_err(|error| match error.raw_os_error() {
-                Some(libc::ENOSPC | libc::EDQUOT) => self.shared.full(&self.shared.books(), true),
+                Some(libc::ENOSPC | libc::EDQUOT) => self.shared.no_space_for_a_write(),
                 _ => self.shared.io(if write.is_some() { "writing" } else { "reading" }, &error),
             });
             out.push(Completion { token, buf, result });

@@ -43,6 +43,8 @@ const TTL: Duration = Duration::from_secs(60);
 const FIRST_ANSWER_MAX: Duration = Duration::from_secs(5);
 /// How long the end of the program waits for the server, twice at most.
 const GOODBYE_MAX: Duration = Duration::from_secs(2);
+/// The first version that has all commands that we need.
+const VERSION_MIN: u32 = 5;
 const TIMEOUT_MIN: Duration = Duration::from_millis(100);
 /// Bytes that the server uses for each byte of ours, in parts of 100.
 const OVERHEAD: u64 = 105;
@@ -87,6 +89,8 @@ struct Shared {
     minding: Background,
     /// Somebody has said that the server does not answer.
     is_down: AtomicBool,
+    /// Somebody has said that the server does not carry out commands for now.
+    puts_off: AtomicBool,
     /// Counts forks.
     epoch: AtomicU64,
     /// The process whose connections these are.
@@ -125,6 +129,7 @@ impl RedisStore {
             pool: Mutex::new(None),
             minding: Background::default(),
             is_down: AtomicBool::new(false),
+            puts_off: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             process: AtomicU32::new(std::process::id()),
         });
@@ -179,12 +184,22 @@ impl Shared {
             Err(Failed::Broken(reason)) => Err(self.refused(format!(
                 "cannot connect ({reason}); start redis-server there, or leave this store out"
             ))),
+            Err(Failed::PutOff(said)) => {
+                Err(self.refused(format!("it says {said}: try again when that is over")))
+            }
         }
     }
 
     /// Whether the server is of use.
     fn check(&self, facts: &Facts) -> Result<(), StoreError> {
         let refused = |reason: &str| Err(self.refused(reason.to_owned()));
+        let version = facts.text("redis_version").unwrap_or_default();
+        let major = version.split('.').next().and_then(|number| number.parse::<u32>().ok());
+        if major.is_some_and(|major| major < VERSION_MIN) {
+            return Err(self.refused(format!(
+                "it is Redis {version}, and {VERSION_MIN}.0 or later is needed (CLIENT ID)"
+            )));
+        }
         if facts.text("loading").is_some_and(|loading| loading != "0") {
             return refused("it is still loading its data: try again when it is done");
         }
@@ -234,6 +249,13 @@ impl Shared {
     fn silent(&self, waited: Duration, reason: &str) -> StoreError {
         let text = format!(
             "no answer for {waited:?} ({reason}): is redis-server still running there? (--store-timeout sets how long to wait)"
+        );
+        self.io("waiting for the server", &text)
+    }
+
+    fn put_off(&self, waited: Duration, said: &str) -> StoreError {
+        let text = format!(
+            "for {waited:?} the server has said {said} (--store-timeout sets how long to wait)"
         );
         self.io("waiting for the server", &text)
     }

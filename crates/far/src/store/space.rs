@@ -15,6 +15,8 @@
 //! [`Space::seal`] excludes all of these chunks from allocation until they are empty (they are the
 //! parent's; new content goes elsewhere).
 
+use std::collections::BTreeSet;
+
 use hiroma_units::{EXTENT, Loc};
 
 use super::bit_set::BitSet;
@@ -138,10 +140,19 @@ impl Space {
 
     /// Allocates one sector for each entry of `out`. All or nothing.
     pub fn allocate(&mut self, out: &mut [Loc]) -> Result<(), NoRoom> {
+        self.allocate_preferring(out, &BTreeSet::new())
+    }
+
+    /// Like `allocate`; of the empty chunks, those in `preferred` are used first.
+    pub fn allocate_preferring(
+        &mut self,
+        out: &mut [Loc],
+        preferred: &BTreeSet<u32>,
+    ) -> Result<(), NoRoom> {
         let mut done = 0;
         while done < out.len() {
             let end = out.len().min(done + self.per_chunk);
-            if self.allocate_piece(&mut out[done..end]).is_err() {
+            if self.allocate_piece(&mut out[done..end], preferred).is_err() {
                 self.free(&out[..done], &mut Vec::new());
                 return Err(NoRoom);
             }
@@ -150,10 +161,46 @@ impl Space {
         Ok(())
     }
 
+    /// Allocates sectors in the gaps of chunks for which `is_usable` holds, and in those of them
+    /// that are empty. All or nothing.
+    pub fn allocate_among(
+        &mut self,
+        out: &mut [Loc],
+        is_usable: impl Fn(ChunkNo) -> bool,
+    ) -> Result<(), NoRoom> {
+        // Whole chunks serve large requests better, so they are the last ones that are broken up.
+        let open = self.partial.iter().chain(self.empty.iter());
+        let mut missing = out.len() as u64;
+        let mut chosen = Vec::new();
+        for index in open.filter(|&index| is_usable(ChunkNo(index as u32))) {
+            if missing == 0 {
+                break;
+            }
+            let room = self.chunk_len(index) - usize::from(self.chunks[index].live);
+            missing = missing.saturating_sub(room as u64);
+            chosen.push(index);
+        }
+        if missing > 0 {
+            return Err(NoRoom);
+        }
+        let mut done = 0;
+        for index in chosen {
+            done += self.take(index, &mut out[done..]);
+        }
+        Ok(())
+    }
+
+    /// An empty chunk of full length that exists.
+    fn an_empty_one(&self, preferred: &BTreeSet<u32>) -> Option<usize> {
+        let mut preferred = preferred.iter().map(|&chunk| chunk as usize);
+        preferred.find(|&chunk| self.empty.contains(chunk)).or_else(|| self.empty.first())
+    }
+
     /// Allocates at most a chunk. All or nothing.
-    fn allocate_piece(&mut self, out: &mut [Loc]) -> Result<(), NoRoom> {
+    fn allocate_piece(&mut self, out: &mut [Loc], preferred: &BTreeSet<u32>) -> Result<(), NoRoom> {
         if out.len() == self.per_chunk {
-            if let Some(chunk) = self.empty.first().or_else(|| self.grow(self.per_chunk)) {
+            let empty = self.an_empty_one(preferred);
+            if let Some(chunk) = empty.or_else(|| self.grow(self.per_chunk)) {
                 self.take(chunk, out);
                 return Ok(());
             }
@@ -163,7 +210,7 @@ impl Space {
             let current = self.current.filter(|&chunk| self.partial.contains(chunk));
             let chunk = current
                 .or_else(|| self.partial.first())
-                .or_else(|| self.empty.first())
+                .or_else(|| self.an_empty_one(preferred))
                 .or_else(|| self.grow(1));
             let Some(chunk) = chunk else {
                 self.free(&out[..done], &mut Vec::new());
@@ -256,14 +303,20 @@ impl Space {
     /// and freed. New sectors are allocated from other chunks, for which the limit is raised. The
     /// parent's freezes are forgotten.
     pub fn seal(&mut self) {
+        self.seal_within(u64::MAX);
+    }
+
+    /// Like `seal`; nothing new lies beyond `most_bytes`.
+    pub fn seal_within(&mut self, most_bytes: u64) {
         self.freezes.clear();
         self.held = 0;
         self.current = None;
         let mut sealed_chunks = 0;
         for index in 0..self.chunks.len() {
+            let end = index * CHUNK_BYTES + self.chunk_len(index) * self.sector_bytes;
             let chunk = &mut self.chunks[index];
             let was_kept = chunk.frozen > 0;
-            (chunk.frozen, chunk.held, chunk.withheld) = (0, 0, false);
+            (chunk.frozen, chunk.held, chunk.withheld) = (0, 0, end as u64 > most_bytes);
             if chunk.live > 0 {
                 chunk.sealed = true;
                 sealed_chunks += 1;
@@ -273,9 +326,12 @@ impl Space {
             }
             self.classify(index);
         }
-        self.raise_limit(
-            (self.limit_sectors + sealed_chunks * self.per_chunk as u64) * self.sector_bytes as u64,
-        );
+        let wanted_sectors = self.limit_sectors + sealed_chunks * self.per_chunk as u64;
+        self.raise_limit((wanted_sectors * self.sector_bytes as u64).min(most_bytes));
+        // Chunks that exist have the length that they had.
+        let most_sectors = most_bytes / self.sector_bytes as u64;
+        let existing_sectors = (self.chunks.len() * self.per_chunk) as u64;
+        self.limit_sectors = self.limit_sectors.min(most_sectors.max(existing_sectors));
     }
 
     /// Lets the space grow to `limit_bytes`. It never shrinks.
@@ -401,222 +457,4 @@ impl Space {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::{BTreeMap, BTreeSet};
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn take(space: &mut Space, sectors: usize) -> Option<Vec<Loc>> {
-        let mut locs = vec![Loc(u32::MAX); sectors];
-        space.allocate(&mut locs).ok().map(|()| locs)
-    }
-
-    #[test]
-    fn whole_chunk_is_aligned_after_small_requests() {
-        let mut space = Space::new(8192, 64 << 20);
-        take(&mut space, 3).unwrap();
-        let locs = take(&mut space, 256).unwrap();
-        assert_eq!(
-            runs(&locs, usize::MAX).collect::<Vec<_>>(),
-            [Run { first: Loc(256), sectors: 256 }]
-        );
-        assert_eq!(take(&mut space, 2).unwrap(), [Loc(3), Loc(4)]);
-    }
-
-    #[test]
-    fn sectors_of_any_size_lie_in_one_chunk() {
-        let mut space = Space::new(1376, 64 << 20);
-        let locs = take(&mut space, 3000).unwrap();
-        for loc in &locs {
-            assert!(offset_in_chunk(*loc, 1376) + 1376 <= CHUNK_BYTES);
-        }
-        let chunks: BTreeSet<u32> = locs.iter().map(|&loc| chunk_of(loc, 1376).0).collect();
-        assert_eq!(chunks.into_iter().collect::<Vec<_>>(), [0, 1]);
-        assert_eq!(
-            (chunk_of(Loc(1523), 1376), chunk_of(Loc(1524), 1376)),
-            (ChunkNo(0), ChunkNo(1))
-        );
-        assert_eq!(offset_in_chunk(Loc(1525), 1376), 1376);
-    }
-
-    #[test]
-    fn emptied_chunk_is_reported_once_and_reused() {
-        let mut space = Space::new(1 << 20, 4 << 20);
-        let (first, second) = (take(&mut space, 2).unwrap(), take(&mut space, 2).unwrap());
-        assert_eq!(take(&mut space, 1), None);
-        let mut released = Vec::new();
-        space.free(&first, &mut released);
-        assert_eq!(released, [ChunkNo(0)]);
-        assert_eq!(space.occupied_bytes(), 2 << 20);
-        assert_eq!(take(&mut space, 2).unwrap(), first);
-        space.free(&second[..1], &mut released);
-        assert_eq!(released.len(), 1);
-    }
-
-    #[test]
-    fn a_withheld_chunk_is_not_handed_out() {
-        let mut space = Space::new(1 << 20, 4 << 20);
-        let locs = take(&mut space, 4).unwrap();
-        assert!(!space.withhold(ChunkNo(1)));
-        space.free(&locs, &mut Vec::new());
-        assert!(space.withhold(ChunkNo(0)));
-        assert_eq!((take(&mut space, 2).unwrap()[0], take(&mut space, 1)), (Loc(2), None));
-        space.reopen(ChunkNo(0));
-        assert_eq!(take(&mut space, 2).unwrap()[0], Loc(0));
-    }
-
-    #[test]
-    fn a_request_that_does_not_fit_takes_nothing() {
-        let mut space = Space::new(4096, (2 << 20) + 8 * 4096);
-        assert_eq!(take(&mut space, 512 + 9), None);
-        assert_eq!((space.live_bytes(), space.occupied_bytes()), (0, 0));
-        assert_eq!(take(&mut space, 512 + 8).unwrap().len(), 520);
-        assert_eq!(take(&mut space, 1), None);
-        space.raise_limit((2 << 20) + 9 * 4096);
-        assert_eq!(take(&mut space, 1).unwrap(), [Loc(520)]);
-    }
-
-    #[test]
-    fn frozen_chunk_is_untouched_until_all_forks_end() {
-        let mut space = Space::new(8192, 64 << 20);
-        let before = take(&mut space, 2).unwrap();
-        let (first, second) = (space.freeze(), space.freeze());
-        let mut released = Vec::new();
-        space.free(&before, &mut released);
-        assert_eq!((space.live_bytes(), space.kept_bytes()), (0, 2 * 8192));
-        assert!(take(&mut space, 4).unwrap().iter().all(|loc| loc.0 >= 256));
-        space.thaw(first, &mut released);
-        assert!(released.is_empty());
-        space.thaw(second, &mut released);
-        assert_eq!((released, space.kept_bytes()), (vec![ChunkNo(0)], 4 * 8192));
-    }
-
-    #[test]
-    fn inherited_chunks_are_untouched_until_empty() {
-        let mut space = Space::new(8192, 4 << 20);
-        let before = take(&mut space, 300).unwrap();
-        let freeze = space.freeze();
-        space.seal();
-        assert_eq!(space.limit_bytes(), 8 << 20);
-        let own = take(&mut space, 200).unwrap();
-        assert!(own.iter().all(|loc| loc.0 >= 512));
-        let mut released = Vec::new();
-        space.thaw(freeze, &mut released);
-        space.free(&before[..256], &mut released);
-        assert_eq!(released, [ChunkNo(0)]);
-        assert!(take(&mut space, 256).is_some_and(|locs| locs[0] == Loc(0)));
-    }
-
-    #[test]
-    #[should_panic(expected = "not in use")]
-    fn double_free_panics() {
-        let mut space = Space::new(8192, 4 << 20);
-        let locs = take(&mut space, 2).unwrap();
-        space.free(&[locs[0], locs[0]], &mut Vec::new());
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Take(usize),
-        Free { from: usize, count: usize },
-        Freeze,
-        Thaw(usize),
-        Raise(u64),
-        Seal,
-    }
-
-    fn ops() -> impl Strategy<Value = Vec<Op>> {
-        let op = prop_oneof![
-            8 => prop_oneof![1usize..20, Just(64), Just(1), 1usize..150].prop_map(Op::Take),
-            8 => (0usize..1000, 1usize..100).prop_map(|(from, count)| Op::Free { from, count }),
-            1 => Just(Op::Freeze),
-            2 => (0usize..8).prop_map(Op::Thaw),
-            1 => (0u64..1000).prop_map(Op::Raise),
-            1 => Just(Op::Seal),
-        ];
-        proptest::collection::vec(op, 1..120)
-    }
-
-    /// The naive model: which sectors are in use, and which are frozen or sealed.
-    #[derive(Default)]
-    struct Model {
-        live: BTreeSet<u32>,
-        /// Chunks of each freeze.
-        freezes: BTreeMap<u64, BTreeSet<u32>>,
-        sealed: BTreeSet<u32>,
-    }
-
-    impl Model {
-        fn chunks_with_content(&self, per_chunk: u32) -> BTreeSet<u32> {
-            let frozen = self.freezes.values().flatten().copied();
-            self.live.iter().map(|sector| sector / per_chunk).chain(frozen).collect()
-        }
-    }
-
-    fn sector() -> impl Strategy<Value = usize> {
-        prop_oneof![4 => (12u32..22).prop_map(|shift| 1usize << shift), 1 => (8usize..4096).prop_map(|units| 16 * units)]
-    }
-
-    proptest! {
-        #[test]
-        fn space_matches_a_naive_map(ops in ops(), sector in sector(), limit_sectors in 1u64..400) {
-            let per_chunk = (CHUNK_BYTES / sector) as u32;
-            let mut space = Space::new(sector, limit_sectors * sector as u64);
-            let mut model = Model::default();
-            let mut ids = Vec::new();
-            for op in ops {
-                let before = model.chunks_with_content(per_chunk);
-                let mut released = Vec::new();
-                match op {
-                    Op::Take(count) => match take(&mut space, count) {
-                        Some(locs) => for loc in locs {
-                            let chunk = loc.0 / per_chunk;
-                            prop_assert!(u64::from(loc.0) < space.limit_bytes() / sector as u64);
-                            prop_assert!(model.freezes.values().all(|kept| !kept.contains(&chunk)) && !model.sealed.contains(&chunk));
-                            prop_assert!(model.live.insert(loc.0));
-                        },
-                        None => {
-                            let usable = (0..(space.limit_bytes() / sector as u64) as u32).filter(|sector| {
-                                let chunk = sector / per_chunk;
-                                !model.live.contains(sector) && !model.sealed.contains(&chunk) && model.freezes.values().all(|kept| !kept.contains(&chunk))
-                            });
-                            prop_assert!(usable.count() < count, "there was room for {count}");
-                        }
-                    },
-                    Op::Free { from, count } => {
-                        let victims: Vec<Loc> = model.live.iter().copied().cycle().skip(from % model.live.len().max(1)).take(count.min(model.live.len())).map(Loc).collect();
-                        victims.iter().for_each(|loc| { model.live.remove(&loc.0); });
-                        space.free(&victims, &mut released);
-                    }
-                    Op::Freeze => {
-                        model.freezes.insert(ids.len() as u64, before.clone());
-                        ids.push(space.freeze());
-                    }
-                    Op::Thaw(index) => if let Some(&id) = ids.get(index) {
-                        model.freezes.remove(&(index as u64));
-                        space.thaw(id, &mut released);
-                    },
-                    Op::Raise(sectors) => space.raise_limit(sectors * sector as u64),
-                    Op::Seal => {
-                        model.freezes.clear();
-                        model.sealed = model.chunks_with_content(per_chunk);
-                        space.seal();
-                    }
-                }
-                let after = model.chunks_with_content(per_chunk);
-                model.sealed.retain(|chunk| after.contains(chunk));
-                if !matches!(op, Op::Seal) {
-                    let gone: Vec<u32> = before.difference(&after).copied().collect();
-                    let mut reported: Vec<u32> = released.iter().map(|chunk| chunk.0).collect();
-                    reported.sort_unstable();
-                    prop_assert_eq!(reported, gone);
-                }
-                prop_assert_eq!(space.live_bytes(), model.live.len() as u64 * sector as u64);
-                prop_assert_eq!(space.occupied_bytes(), after.len() as u64 * CHUNK_BYTES as u64);
-                prop_assert!(space.kept_bytes() >= space.live_bytes() && space.kept_bytes() <= space.occupied_bytes());
-            }
-        }
-    }
-}
+mod tests;

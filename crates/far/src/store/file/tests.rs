@@ -3,9 +3,12 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
 use proptest::prelude::*;
+use rustix::io::Errno;
 
+use super::blocks::{Reserved, WARM_CHUNKS_MAX};
 use super::*;
 use crate::store::model::{
     buf_with, check, check_concurrently, content, ops, read_now, wait, write_now,
@@ -32,7 +35,14 @@ fn forked(parent: &FileStore) -> FileStore {
         name: parent.shared.name.clone(),
         sector_bytes: parent.shared.sector_bytes,
         dir: parent.shared.dir.try_clone().unwrap(),
-        books: Mutex::new(Books { space: books.space.clone(), files, chunks, warm }),
+        books: Mutex::new(Books {
+            space: books.space.clone(),
+            files,
+            chunks,
+            warm,
+            no_blocks: None,
+            no_space: None,
+        }),
         use_ring: parent.shared.use_ring,
         pool: Mutex::new(None),
         clerk: Mutex::new(None),
@@ -351,6 +361,92 @@ fn full_disk_fails_the_write_without_loss() {
     }
     store.free(&written[0].0);
     assert!(write_now(&mut *channel, &written[1].1, 8).is_some(), "what was freed is used again");
+}
+
+#[test]
+fn disk_full_of_other_files_leaves_the_room_in_reserved_chunks() {
+    let Some(disk) = TinyDisk::mount() else { return };
+    let store = FileStore::new(&disk.0, 8192, Some(64 << 20)).unwrap();
+    let mut channel = store.open(Purpose::Write).unwrap();
+    let before: Vec<Vec<Loc>> = (0..3)
+        .map(|seed| write_now(&mut *channel, &content(seed * 4 + 3, 2 << 20), 256).unwrap())
+        .collect();
+    // Another file takes the rest.
+    let other = std::fs::write(disk.0.join("other"), vec![1; 8 << 20]);
+    assert!(other.is_err(), "there is room for 8 MiB more");
+    let (gaps, kept): (Vec<Loc>, Vec<Loc>) = before.concat().iter().partition(|loc| loc.0 % 2 == 0);
+    store.free(&gaps);
+    // A whole chunk would need blocks that there are not.
+    let bytes = content(15, 2 << 20);
+    let locs = write_now(&mut *channel, &bytes, 256).expect("room in gaps");
+    assert!(locs.iter().all(|loc| loc.0 % 2 == 0 && loc.0 < 3 * 256));
+    assert!(read_now(&mut *channel, &locs, 8192).unwrap() == bytes);
+    assert!(write_now(&mut *channel, &content(19, 128 * 8192), 128).is_some());
+    assert!(write_now(&mut *channel, &content(19, 8192), 1).is_none());
+    let whole: Vec<u8> = (0..3).flat_map(|seed| content(seed * 4 + 3, 2 << 20)).collect();
+    let odd: Vec<u8> = whole.chunks(8192).skip(1).step_by(2).flatten().copied().collect();
+    assert!(read_now(&mut *channel, &kept, 8192).unwrap() == odd);
+    // When the other file is gone, there is more again.
+    std::fs::remove_file(disk.0.join("other")).unwrap();
+    assert!(write_now(&mut *channel, &content(19, 64 << 10), 8).is_some());
+}
+
+#[test]
+fn only_a_file_system_that_cannot_reserve_is_not_asked_again() {
+    for error in [Errno::OPNOTSUPP, Errno::NOSYS, Errno::INVAL] {
+        assert_eq!(Reserved::failed_with(error), Reserved::Never);
+    }
+    for error in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
+        assert_eq!(Reserved::failed_with(error), Reserved::Full);
+    }
+    for error in [Errno::IO, Errno::NOMEM, Errno::PERM, Errno::TXTBSY] {
+        assert_eq!(Reserved::failed_with(error), Reserved::NotNow);
+    }
+}
+
+#[test]
+fn write_that_found_no_space_makes_the_store_full_for_a_while() {
+    let store = store(8192, 64 << 20);
+    let mut channel = store.open(Purpose::Write).unwrap();
+    assert!(matches!(store.shared.no_space_for_a_write(), StoreError::Full { .. }));
+    assert!(write_now(&mut *channel, &content(3, 8192), 1).is_none());
+    store.shared.books().no_space = Instant::now().checked_sub(Duration::from_secs(2));
+    assert!(write_now(&mut *channel, &content(3, 8192), 1).is_some());
+}
+
+/// Names this test to the process that runs it with limited files.
+const LIMITED: &str = "HIROMA_TEST_LIMITED_FILES";
+
+#[test]
+fn child_is_adopted_within_the_limit_of_files() {
+    if std::env::var_os(LIMITED).is_none() {
+        let name = "store::file::tests::child_is_adopted_within_the_limit_of_files";
+        let status = Command::new("sh")
+            .args(["-c", "ulimit -f 131072 && exec \"$0\" \"$@\""])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", name])
+            .env(LIMITED, "64 MiB")
+            .status()
+            .unwrap();
+        assert!(status.success(), "with limited files: {status}");
+        return;
+    }
+    let parent = store(8192, 1 << 40);
+    assert_eq!(parent.usage().capacity_bytes, 64 << 20);
+    let mut channel = parent.open(Purpose::Write).unwrap();
+    let before = write_now(&mut *channel, &content(3, 8 << 20), 1024).unwrap();
+    let _guard = parent.prepare_fork().unwrap();
+    let child = forked(&parent);
+    let freeze = child.shared.books().space.freeze();
+    let adopted = Frozen { shared: Arc::clone(&child.shared), freeze };
+    adopted.adopt().unwrap();
+    let mut channel = child.open(Purpose::Write).unwrap();
+    let mut written = 0;
+    while write_now(&mut *channel, &content(7, 2 << 20), 256).is_some() {
+        written += 2;
+    }
+    assert_eq!(written, 56, "all but what the parent has");
+    assert!(read_now(&mut *channel, &before, 8192).unwrap() == content(3, 8 << 20));
 }
 
 #[test]

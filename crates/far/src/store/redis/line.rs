@@ -11,13 +11,32 @@ use crate::store::StoreError;
 
 /// How long to wait before another attempt to connect.
 const PAUSE: Duration = Duration::from_millis(50);
+/// A server that puts us off is asked again after an eighth of the time that it has done so, at
+/// most this.
+const PUT_OFF_PAUSE_MAX: Duration = Duration::from_secs(1);
+/// The user is told of a server that puts us off for longer.
+const TOLD_AFTER: Duration = Duration::from_secs(2);
 /// Time for one attempt.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// What a server says that will carry out the same command later: a script runs, its disk is full,
+/// its replicas are away, it is being replaced by one, it reads its data.
+const PASSING: [&str; 8] = [
+    "BUSY",
+    "MISCONF",
+    "NOREPLICAS",
+    "READONLY",
+    "LOADING",
+    "MASTERDOWN",
+    "TRYAGAIN",
+    "CLUSTERDOWN",
+];
 
 /// Why a question has no answer.
 pub enum Failed {
     /// The connection failed; another attempt may help.
     Broken(String),
+    /// The server answers that it will not now.
+    PutOff(String),
     /// Nothing helps.
     Fatal(StoreError),
 }
@@ -62,30 +81,45 @@ impl Line {
         batch: &Batch,
         timeout: Duration,
     ) -> Result<Vec<Value>, StoreError> {
-        let start = Instant::now();
+        let (start, mut was_put_off) = (Instant::now(), false);
         loop {
             let left = timeout.saturating_sub(start.elapsed()).max(Duration::from_millis(1));
-            let reason = match self.attempt(batch, left) {
+            let failed = match self.attempt(batch, left) {
                 Ok(values) => {
-                    if self.shared.is_down.swap(false, SeqCst) {
+                    // Other commands may have been answered all the time.
+                    let again = was_put_off && self.shared.puts_off.swap(false, SeqCst);
+                    if self.shared.is_down.swap(false, SeqCst) || again {
                         (self.shared.log)(&format!("{} answers again", self.shared.name));
                     }
                     return Ok(values);
                 }
-                Err(Failed::Fatal(error)) => return Err(error),
-                Err(Failed::Broken(reason)) => reason,
+                Err(failed) => failed,
             };
-            self.connection = None;
-            if start.elapsed() + PAUSE >= timeout || self.shared.minding.is_stopping() {
-                return Err(self.shared.silent(timeout, &reason));
+            let waited = start.elapsed();
+            let (error, news, told, pause) = match failed {
+                Failed::Fatal(error) => return Err(error),
+                Failed::Broken(reason) => {
+                    self.connection = None;
+                    let news = format!(
+                        "the connection is lost ({reason}); trying for {timeout:?} to restore it"
+                    );
+                    (self.shared.silent(timeout, &reason), news, Some(&self.shared.is_down), PAUSE)
+                }
+                Failed::PutOff(said) => {
+                    let news = format!("the server says {said}; trying again for {timeout:?}");
+                    let pause = (waited / 8).clamp(PAUSE, PUT_OFF_PAUSE_MAX);
+                    was_put_off = true;
+                    let told = (waited >= TOLD_AFTER).then_some(&self.shared.puts_off);
+                    (self.shared.put_off(timeout, &said), news, told, pause)
+                }
+            };
+            if waited + pause >= timeout || self.shared.minding.is_stopping() {
+                return Err(error);
             }
-            if !self.shared.is_down.swap(true, SeqCst) {
-                let name = &self.shared.name;
-                (self.shared.log)(&format!(
-                    "{name}: the connection is lost ({reason}); trying for {timeout:?} to restore it"
-                ));
+            if told.is_some_and(|told| !told.swap(true, SeqCst)) {
+                (self.shared.log)(&format!("{}: {news}", self.shared.name));
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(pause);
         }
     }
 
@@ -97,7 +131,13 @@ impl Line {
         let broken = |error: RedisError| Failed::Broken(error.to_string());
         connection.set_read_timeout(Some(left)).map_err(broken)?;
         connection.set_write_timeout(Some(left)).map_err(broken)?;
-        connection.req_packed_commands(&batch.packed, 0, batch.count).map_err(broken)
+        let values =
+            connection.req_packed_commands(&batch.packed, 0, batch.count).map_err(broken)?;
+        // All of them are sent again then: each may be executed twice.
+        match values.iter().find_map(passing) {
+            Some(said) => Err(Failed::PutOff(said)),
+            None => Ok(values),
+        }
     }
 
     fn connect(&mut self, left: Duration) -> Result<(), Failed> {
@@ -106,8 +146,12 @@ impl Line {
         let shared = &self.shared;
         let mut number = |command: &Cmd, doing| match connection.req_command(command) {
             Ok(Value::Int(number)) => Ok(number),
+            Ok(other) if passing(&other).is_some() => {
+                Err(Failed::PutOff(passing(&other).unwrap_or_default()))
+            }
             Ok(other) => Err(Failed::Fatal(shared.io(doing, &format!("{other:?}")))),
             Err(error) if is_of_connection(&error) => Err(Failed::Broken(error.to_string())),
+            Err(error) if is_passing(&error) => Err(Failed::PutOff(said(&error))),
             Err(error) => Err(Failed::Fatal(shared.io(doing, &error.to_string()))),
         };
         // What the server has not executed yet from a connection that broke must never be executed:
@@ -124,6 +168,22 @@ impl Line {
 /// Whether the server has said nothing about it.
 fn is_of_connection(error: &RedisError) -> bool {
     error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
+}
+
+/// What the server says, if it is an error that passes.
+fn passing(value: &Value) -> Option<String> {
+    match value {
+        Value::ServerError(error) if PASSING.contains(&error.code()) => {
+            Some(format!("{} {}", error.code(), error.details().unwrap_or_default()))
+        }
+        _ => None,
+    }
+}
+
+/// The same of an error during the login, which does not always keep the code.
+fn is_passing(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| PASSING.contains(&code))
+        || error.detail().is_some_and(|detail| detail.contains("is busy running"))
 }
 
 /// What `INFO` tells.
@@ -163,6 +223,7 @@ pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), F
                 last = error.to_string();
                 continue;
             }
+            Err(error) if is_passing(&error) => return Err(Failed::PutOff(said(&error))),
             Err(error) => return Err(refused(login_error(&said(&error)))),
         };
         let set = connection
@@ -170,6 +231,9 @@ pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), F
             .and_then(|()| connection.set_write_timeout(Some(timeout)));
         let told = set.and_then(|()| connection.req_command(&cmd("INFO")));
         return match told {
+            Ok(value) if passing(&value).is_some() => {
+                Err(Failed::PutOff(passing(&value).unwrap_or_default()))
+            }
             Ok(Value::ServerError(error)) => {
                 let text = format!("{} {}", error.code(), error.details().unwrap_or_default());
                 Err(refused(login_error(&text)))
@@ -179,6 +243,7 @@ pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), F
                 None => Err(refused("INFO has no readable answer".to_owned())),
             },
             Err(error) if is_of_connection(&error) => Err(Failed::Broken(error.to_string())),
+            Err(error) if is_passing(&error) => Err(Failed::PutOff(said(&error))),
             Err(error) => Err(refused(login_error(&said(&error)))),
         };
     }

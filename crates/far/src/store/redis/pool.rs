@@ -23,9 +23,10 @@ const WRITERS: usize = 2;
 /// A thread takes more requests until it has this many bytes.
 const TOGETHER_BYTES: usize = 512 << 10;
 /// A write within a string takes no memory, but the server refuses all such commands when it is
-/// full, except in a script that says so.
-const SCRIPT: &str =
-    "#!lua flags=allow-oom\nreturn redis.call('SETRANGE', KEYS[1], ARGV[1], ARGV[2])";
+/// full, except in a script that has already written something: it is not ended halfway. (A script
+/// could also say that it may write, but only since version 7.)
+const SCRIPT: &str = "redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return redis.call('SETRANGE', KEYS[1], ARGV[1], ARGV[2])";
 
 /// The threads of one process. They end when the pool is dropped.
 pub struct Pool {
@@ -187,7 +188,7 @@ impl Worker {
         if values.iter().any(is_oom) {
             let mut again = Batch::default();
             for &(job, piece, key) in &parts {
-                again.push(&scripted(key, piece.offset, content(job, piece)));
+                again.push(&scripted(key, piece.offset, content(job, piece), ttl));
                 again.push(cmd("PEXPIRE").arg(key).arg(ttl));
             }
             values = self.line.ask(&again)?;
@@ -207,9 +208,9 @@ fn content<'a>(job: &'a Job, piece: &Piece) -> &'a [u8] {
     &job.buf.bytes()[piece.at..piece.at + piece.len]
 }
 
-fn scripted(key: &str, offset: usize, content: &[u8]) -> Cmd {
+fn scripted(key: &str, offset: usize, content: &[u8], ttl: u64) -> Cmd {
     let mut command = cmd("EVAL");
-    command.arg(SCRIPT).arg(1).arg(key).arg(offset).arg(content);
+    command.arg(SCRIPT).arg(1).arg(key).arg(offset).arg(content).arg(ttl);
     command
 }
 

@@ -97,6 +97,27 @@ fn connect(url: &str, timeout: Duration, lost: Lost) -> Result<RedisStore, Store
     })
 }
 
+type Said = Arc<Mutex<Vec<String>>>;
+
+/// A store, and what it tells the user.
+fn heard(server: &Server, timeout: Duration) -> (RedisStore, Said) {
+    let said = Said::default();
+    let hears = said.clone();
+    let store = RedisStore::connect(RedisOptions {
+        address: server.url().parse().unwrap(),
+        sector_bytes: SECTOR,
+        timeout,
+        resolved: Vec::new(),
+        log: Arc::new(move |line| hears.lock().unwrap().push(line.to_owned())),
+        lost: Arc::new(|_| {}),
+    });
+    (store.unwrap(), said)
+}
+
+fn config_set(connection: &mut Connection, name: &str, value: &str) {
+    redis::cmd("CONFIG").arg("SET").arg(name).arg(value).exec(connection).unwrap();
+}
+
 fn channels(store: &RedisStore) -> (Box<dyn Channel>, Box<dyn Channel>) {
     (store.open(Purpose::Read).unwrap(), store.open(Purpose::Write).unwrap())
 }
@@ -344,6 +365,86 @@ fn hanging_server_is_given_up_after_the_timeout() {
     server.signal("-CONT");
     assert!((Duration::from_millis(900)..Duration::from_secs(4)).contains(&waited), "{waited:?}");
     assert!(error.contains("no answer for 1s"), "{error}");
+}
+
+#[test]
+fn server_that_puts_us_off_is_asked_again() {
+    let server = Server::start(&[]);
+    let (store, said) = heard(&server, Duration::from_secs(60));
+    let (mut reader, mut writer) = channels(&store);
+    let old = content(2, 8 * SECTOR);
+    let old_locs = write_now(&mut *writer, &old, 8).unwrap();
+    let mut connection = server.ask();
+    config_set(&mut connection, "min-replicas-to-write", "1");
+    let bytes = content(3, 8 * SECTOR);
+    let mut locs = [Loc(0); 8];
+    writer.write(Token(1), model::buf_with(&bytes), &mut locs).unwrap();
+    eventually("the news", || {
+        assert!(read_now(&mut *reader, &old_locs, SECTOR).unwrap() == old, "reads are served");
+        said.lock().unwrap().iter().any(|line| line.contains("NOREPLICAS"))
+    });
+    config_set(&mut connection, "min-replicas-to-write", "0");
+    model::wait(&mut *writer).pop().unwrap().result.unwrap();
+    assert!(read_now(&mut *reader, &locs, SECTOR).unwrap() == bytes);
+    let said = said.lock().unwrap().clone();
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[1].ends_with("answers again"), "{said:?}");
+}
+
+#[test]
+fn server_that_runs_a_script_is_asked_again() {
+    let server = Server::start(&["--lua-time-limit", "20"]);
+    let (store, said) = heard(&server, Duration::from_secs(60));
+    let (mut reader, mut writer) = channels(&store);
+    let bytes = content(2, 8 * SECTOR);
+    let locs = write_now(&mut *writer, &bytes, 8).unwrap();
+    // What comes back meanwhile is put off too, when it logs in.
+    redis::cmd("CLIENT").arg("KILL").arg("TYPE").arg("normal").exec(&mut server.ask()).unwrap();
+    let (mut killer, mut runner) = (server.ask(), server.ask());
+    let script = "while true do end";
+    let running = std::thread::spawn(move || {
+        redis::cmd("EVAL").arg(script).arg(0).exec(&mut runner).unwrap_err()
+    });
+    eventually("the script", || redis::cmd("PING").exec(&mut killer).is_err());
+    reader.read(Token(1), &locs, model::buf_with(&vec![0; 8 * SECTOR]));
+    eventually("the news", || said.lock().unwrap().iter().any(|line| line.contains("BUSY")));
+    redis::cmd("SCRIPT").arg("KILL").exec(&mut killer).unwrap();
+    running.join().unwrap();
+    let done = model::wait(&mut *reader).pop().unwrap();
+    done.result.unwrap();
+    assert!(done.buf.bytes() == bytes);
+    assert_eq!(said.lock().unwrap().iter().filter(|line| line.contains("BUSY")).count(), 1);
+}
+
+#[test]
+fn error_that_does_not_pass_is_named_after_the_timeout() {
+    let server = Server::start(&[]);
+    let store = server.try_store("", Duration::from_secs(1)).unwrap();
+    let (_reader, mut writer) = channels(&store);
+    write_now(&mut *writer, &content(2, SECTOR), 1).unwrap();
+    config_set(&mut server.ask(), "min-replicas-to-write", "1");
+    let start = Instant::now();
+    writer.write(Token(0), model::buf_with(&content(3, SECTOR)), &mut [Loc(0)]).unwrap();
+    let error = model::wait(&mut *writer).pop().unwrap().result.unwrap_err().to_string();
+    assert!(error.contains("NOREPLICAS") && error.contains("for 1s"), "{error}");
+    assert!((700..4000).contains(&start.elapsed().as_millis()), "{:?}", start.elapsed());
+    config_set(&mut server.ask(), "min-replicas-to-write", "0");
+}
+
+#[test]
+fn old_versions_are_refused_in_words() {
+    let server = Server::start(&[]);
+    let store = server.store("");
+    let facts = |version: &str| {
+        let text =
+            format!("redis_version:{version}\r\nrole:master\r\nmaxmemory_policy:noeviction\r\n");
+        Facts::of(Value::BulkString(text.into_bytes())).unwrap()
+    };
+    for version in ["5.0.14", "6.2.6", "7.0.15", "unstable"] {
+        store.shared.check(&facts(version)).unwrap();
+    }
+    let said = store.shared.check(&facts("4.0.9")).unwrap_err().to_string();
+    assert!(said.contains("it is Redis 4.0.9, and 5.0 or later"), "{said}");
 }
 
 #[test]
