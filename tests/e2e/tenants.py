@@ -202,7 +202,7 @@ def longer_failure(bench):
         address, _ = machine.serve()
         sweep = machine.sweep(address).filled()
         machine.pull()
-        time.sleep(10)
+        time.sleep(20)
         machine.plug()
         sweep.ends_right()
 

@@ -1,6 +1,7 @@
 //! `hiroma serve`: lends memory until it is stopped.
 
 mod elastic;
+mod journal;
 mod metrics;
 
 use std::io::{Write, stderr, stdout};
@@ -13,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use self::elastic::{Memory, Spill};
+use self::journal::Journal;
 use anyhow::{Context, Result};
 use hiroma_command::{refuse, show};
 use hiroma_far_server::{
@@ -27,6 +29,7 @@ use hiroma_pool::{
 use hiroma_sys::host::memory::Limits;
 use hiroma_sys::quiet::memory::recent_pressure;
 use hiroma_units::{Bytes, EXTENT, parse_time};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::signal::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -167,13 +170,10 @@ pub fn main(args: Args) -> Result<ExitCode> {
             "--memory {memory} is more than the {whole} of memory there is here: lend less, and leave some for the system"
         )));
     }
-    let quiet = args.quiet;
-    let log: Log = Arc::new(move |line: &str| {
-        if !quiet {
-            // The server continues when nothing reads standard error any more.
-            let _ = writeln!(stderr(), "hiroma serve: {line}");
-        }
-    });
+    raise_descriptors();
+    let journal = (!args.quiet).then(|| Journal::start(stderr())).transpose();
+    let journal = journal.context("cannot start a thread")?;
+    let log: Log = journal.as_ref().map_or_else(|| Arc::new(|_: &str| {}) as Log, Journal::log);
     let mut signals =
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot take over the signals")?;
     let place = Arc::new(Place::default());
@@ -187,6 +187,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         quotas: quotas(&args),
         log: Arc::clone(&log),
         answers: Some(place.answers()),
+        ..ServeOptions::default()
     };
     let server = Arc::new(serve(options).map_err(|error| refuse(error.to_string()))?);
     let _ = place.server.set(Arc::clone(&server));
@@ -224,6 +225,14 @@ pub fn main(args: Args) -> Result<ExitCode> {
     server.stop();
     log("stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// Each connection needs a descriptor. The usual limit is low for the sake of programs that use
+/// `select(2)`, and may be raised as far as the administrator allows.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    // Without it there are fewer connections.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// Serves metrics.
@@ -399,4 +408,16 @@ fn account(stats: &ServerStats) -> Vec<String> {
         )
     });
     [whole].into_iter().chain(clients).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_descriptors_that_are_allowed_are_used() {
+        raise_descriptors();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!(limit.current, limit.maximum);
+    }
 }

@@ -5,7 +5,7 @@
 //! with the next header. A connection for reads receives many requests in one call, and must not
 //! write.
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -18,14 +18,15 @@ use hiroma_far_wire::{
 };
 use hiroma_sys::hugepool::PoolRange;
 use hiroma_sys::sockets;
-use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::Server;
 use crate::activity::{Refused, RequestKind};
 use crate::chunk::{Place, range};
+use crate::ending::{self, End, Loss};
 use crate::registry::Guest;
 use crate::seat::Seat;
 use crate::session::{Lane, Session};
+use crate::stream::{readable, send_both, writable};
 use crate::tenant::Tenant;
 
 /// Time within which a peer must authenticate.
@@ -38,34 +39,14 @@ const SPIN_TIME: Duration = Duration::from_micros(60);
 const SPIN_CREDIT_MAX: i32 = 16;
 /// Replies that are held back while more requests are pending.
 const HELD_BYTES_MAX: usize = 64 * HEADER_BYTES;
+/// The buffer of replies is not kept larger than this.
+const TX_KEPT_MAX: usize = 64 << 10;
 
 /// Bytes that are copied in one turn.
 const PIECE: usize = 256 << 10;
 
-/// Why a connection ends.
-enum End {
-    /// The peer or the network closed it.
-    Closed,
-    /// The peer violated the protocol.
-    Wire(WireError),
-    /// The peer sent `Bye`.
-    Bye,
-}
-
-impl From<io::Error> for End {
-    fn from(_: io::Error) -> End {
-        End::Closed
-    }
-}
-
-impl From<WireError> for End {
-    fn from(error: WireError) -> End {
-        End::Wire(error)
-    }
-}
-
 /// Runs one connection until it ends.
-pub fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, guest: &Guest) {
+pub fn run(server: &Arc<Server>, stream: Arc<TcpStream>, peer: SocketAddr, guest: &Guest) {
     let wire = ServerSession::new(server.key.clone(), sockets::random());
     let mut connection = Connection {
         server,
@@ -82,20 +63,29 @@ pub fn run(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr, guest: &Gu
         serving: None,
         deadline: Some(Instant::now() + HANDSHAKE_TIMEOUT),
     };
-    let ended = connection.serve(peer, guest);
-    if let Err(End::Wire(error)) = ended {
-        server.activity.refused(Refused::of(error.code()));
-        (server.log)(&format!("{peer}: connection ended: {error}"));
-        let farewell = connection.wire.farewell(&error);
-        connection.tx.extend_from_slice(&farewell);
-        connection.part_with();
+    match connection.serve(peer, guest) {
+        Err(End::Wire(error)) => {
+            server.activity.refused(Refused::of(error.code()));
+            (server.log)(&format!("{peer}: connection ended: {error}"));
+            let farewell = connection.wire.farewell(&error);
+            connection.tx.extend_from_slice(&farewell);
+            connection.part_with();
+        }
+        Err(End::TurnedAway | End::Closed | End::Broken(_)) if guest.is_turned_away() => {
+            server.activity.refused(Refused::Connections);
+            (server.log)(&format!("turned {peer} away: others wait, and it showed no key yet"));
+            let farewell = ending::no_place(connection.wire.version());
+            connection.tx.extend_from_slice(&farewell);
+            connection.part_with();
+        }
+        _ => {}
     }
     let _ = connection.stream.shutdown(std::net::Shutdown::Both);
 }
 
 struct Connection<'a> {
     server: &'a Arc<Server>,
-    stream: TcpStream,
+    stream: Arc<TcpStream>,
     wire: ServerSession,
     rx: [u8; 2048],
     rx_start: usize,
@@ -118,6 +108,7 @@ impl Connection<'_> {
     fn serve(&mut self, peer: SocketAddr, guest: &Guest) -> Result<(), End> {
         sockets::tune(&self.stream)?;
         sockets::probe_often(&self.stream)?;
+        sockets::bear_silence(&self.stream, self.server.registry.silence())?;
         self.stream.set_read_timeout(Some(HANDSHAKE_TIMEOUT))?;
         self.stream.set_write_timeout(Some(HANDSHAKE_TIMEOUT))?;
         let (token, number, purpose) = loop {
@@ -131,7 +122,7 @@ impl Connection<'_> {
                     break (token, lane, purpose);
                 }
                 ServerEvent::Query(Frame { id, message: Message::Query { len } }) => {
-                    guest.is_known();
+                    guest.is_known()?;
                     self.id = id;
                     self.query(len as usize)?;
                 }
@@ -146,11 +137,11 @@ impl Connection<'_> {
                 }
             }
         };
-        guest.is_known();
+        guest.is_known()?;
         self.deadline = None;
         self.stream.set_read_timeout(None)?;
         self.stream.set_write_timeout(None)?;
-        let lane = Lane::new(self.stream.try_clone()?);
+        let lane = Lane::new(Arc::clone(&self.stream));
         let who = self.wire.introduction();
         let session = match self.server.registry.open(token, who, peer, &self.server.log) {
             Ok(session) => session,
@@ -175,7 +166,8 @@ impl Connection<'_> {
         if matches!(result, Err(End::Bye)) {
             self.server.registry.goodbye(&session);
         }
-        session.leave(number, &lane);
+        let kept = self.server.registry.kept_after(Loss::of(&result, &self.stream));
+        session.leave(number, &lane, kept);
         drop(session);
         self.server.registry.sweep(&self.server.log);
         result
@@ -295,8 +287,7 @@ impl Connection<'_> {
             answer = br#"{"error":"the answer does not fit a frame"}"#.to_vec();
         }
         self.say(&Message::QueryReply { len: answer.len() as u32 });
-        self.tx.extend_from_slice(&answer);
-        self.flush()?;
+        self.flush_with(&answer)?;
         self.server.activity.served(RequestKind::Query, start);
         // The next query has as much time as the first one had.
         self.deadline = Some(Instant::now() + HANDSHAKE_TIMEOUT);
@@ -337,8 +328,7 @@ impl Connection<'_> {
             }
             (_, Some(bytes)) => {
                 drop(place);
-                self.tx.extend_from_slice(&bytes);
-                self.flush()?;
+                self.flush_with(&bytes)?;
             }
             (_, None) => unreachable!("only content in memory is sent from there"),
         }
@@ -573,9 +563,16 @@ impl Connection<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         if !self.tx.is_empty() {
-            self.stream.write_all(&self.tx)?;
-            self.tx.clear();
+            self.flush_with(&[])?;
         }
+        Ok(())
+    }
+
+    /// Sends what is held back and then `bytes`.
+    fn flush_with(&mut self, bytes: &[u8]) -> io::Result<()> {
+        send_both(&self.stream, &self.tx, bytes)?;
+        self.tx.clear();
+        self.tx.shrink_to(TX_KEPT_MAX);
         Ok(())
     }
 
@@ -594,35 +591,9 @@ impl Connection<'_> {
         self.part_with();
     }
 
-    /// Sends the last message and gives the peer time to read it: closing a socket with unread
-    /// bytes would discard it.
+    /// Sends what is held back, and nothing after it.
     fn part_with(&mut self) {
-        let _ = self.stream.set_write_timeout(Some(Duration::from_secs(1)));
-        let _ = self.stream.set_read_timeout(Some(Duration::from_secs(1)));
-        let said = self.flush().and_then(|()| self.stream.shutdown(std::net::Shutdown::Write));
-        let mut left = 1 << 20;
-        while said.is_ok() && left > 0 {
-            match self.stream.read(&mut self.rx) {
-                Ok(0) | Err(_) => return,
-                Ok(count) => left -= count.min(left),
-            }
-        }
-    }
-}
-
-/// Waits until the socket takes more.
-fn writable(stream: &TcpStream) -> io::Result<()> {
-    wait_for(stream, PollFlags::OUT)
-}
-
-/// Waits until something has arrived.
-fn readable(stream: &TcpStream) -> io::Result<()> {
-    wait_for(stream, PollFlags::IN)
-}
-
-fn wait_for(stream: &TcpStream, what: PollFlags) -> io::Result<()> {
-    match poll(&mut [PollFd::new(stream, what)], None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
+        ending::part_with(&self.stream, &self.tx);
+        self.tx.clear();
     }
 }

@@ -65,6 +65,8 @@ pub struct Lender {
     was_short: bool,
     asked: Option<Instant>,
     told: Option<Instant>,
+    /// Stalled time that was seen last.
+    stalled_us: u64,
     /// Given back since memory became short, and the time that it took.
     given_bytes: u64,
     giving: Duration,
@@ -79,6 +81,7 @@ impl Lender {
             was_short: false,
             asked: None,
             told: None,
+            stalled_us: 0,
             given_bytes: 0,
             giving: Duration::ZERO,
         }
@@ -95,13 +98,15 @@ impl Lender {
     /// Looks once, and does what is necessary. Returns the time until the next look.
     pub fn look(&mut self, server: &Server) -> Duration {
         let pool = server.registry.pool();
-        let seen = match (self.elastic.gauge)() {
-            Ok(seen) => seen,
+        let (seen, is_blind) = match (self.elastic.gauge)() {
+            Ok(seen) => (seen, false),
             Err(error) => {
                 self.tell(&server.log, &format!("cannot look at this machine's memory: {error}"));
-                return ASK_EVERY;
+                // Nobody can say that the machine's programs do not need it.
+                (Seen { available_bytes: 0, stalled_us: self.stalled_us }, true)
             }
         };
+        self.stalled_us = seen.stalled_us;
         let held = pool.resident();
         let now_ns = self.start.elapsed().as_nanos() as u64;
         let orders = self.lending.look(
@@ -113,7 +118,9 @@ impl Lender {
             },
         );
         pool.allow((orders.allowed_bytes / CHUNK as u64) as usize, orders.is_short);
-        self.follow(server, orders, held)
+        let pause = self.follow(server, orders, held);
+        // What is given back without need is at least given back slowly.
+        if is_blind { pause.max(ASK_EVERY) } else { pause }
     }
 
     fn follow(&mut self, server: &Server, orders: Orders, held: usize) -> Duration {

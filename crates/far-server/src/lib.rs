@@ -8,6 +8,7 @@
 mod activity;
 mod chunk;
 mod connection;
+mod ending;
 mod lend;
 mod options;
 mod pool;
@@ -15,6 +16,7 @@ mod registry;
 mod seat;
 mod session;
 mod spill;
+mod stream;
 mod tenant;
 mod turns;
 
@@ -37,8 +39,6 @@ pub use tenant::Quotas;
 use lend::{Given, Lender};
 use registry::{Guest, Registry};
 
-/// Maximum number of connections.
-const CONNECTIONS_MAX: usize = 4096;
 /// Maximum number of connections that are not authenticated.
 const STRANGERS_MAX: usize = 64;
 
@@ -51,6 +51,7 @@ pub(crate) struct Server {
     pub answers: Option<Answers>,
     pub stopping: AtomicBool,
     pub given: Given,
+    pub connections_max: usize,
 }
 
 /// A running server. It stops when this is dropped.
@@ -72,6 +73,7 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         .local_addr()
         .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
     let spill = options.open_spill()?;
+    let connections_max = options.connections_max();
     let registry =
         Registry::new(chunks, (options.lease, options.silence), options.quotas, spill)
             .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
@@ -83,6 +85,7 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         answers: options.answers,
         stopping: AtomicBool::new(false),
         given: Given::default(),
+        connections_max,
     });
     let lender = options.elastic.map(Lender::new).map(|mut lender| {
         lender.look(&server);
@@ -212,17 +215,20 @@ fn accept(server: &Arc<Server>, listener: &TcpListener) {
 }
 
 fn start_connection(server: &Arc<Server>, stream: TcpStream, peer: SocketAddr) {
-    let Ok(closer) = stream.try_clone() else { return };
-    let Some(guest) = Guest::admit(server, closer, CONNECTIONS_MAX, STRANGERS_MAX) else {
+    let stream = Arc::new(stream);
+    let socket = Arc::clone(&stream);
+    let Some(guest) = Guest::admit(server, socket, server.connections_max, STRANGERS_MAX) else {
         server.activity.refused(Refused::Connections);
         (server.log)(&format!("turned {peer} away: too many connections"));
+        server.registry.parting.turn_away(stream);
         return;
     };
-    let shared = Arc::clone(server);
+    let (shared, refused) = (Arc::clone(server), Arc::clone(&stream));
     let started = std::thread::Builder::new().name("hiroma-conn".to_owned()).spawn(move || {
         connection::run(&shared, stream, peer, &guest);
     });
     if let Err(error) = started {
         (server.log)(&format!("turned {peer} away: no thread for it: {error}"));
+        server.registry.parting.turn_away(refused);
     }
 }

@@ -9,11 +9,18 @@ use std::time::Duration;
 use hiroma_far_wire::{CHUNK, Key, KeyError};
 use hiroma_sys::host::memory;
 use hiroma_units::Bytes;
+use rustix::process::{Resource, getrlimit};
 
 use crate::lend::Elastic;
 use crate::registry::{LEASE_MIN, SILENCE};
 use crate::spill::Spill;
 use crate::tenant::Quotas;
+
+/// Maximum number of connections.
+const CONNECTIONS_MAX: usize = 4096;
+/// Descriptors that are not for connections: the file for moved memory, the pool's and the metrics'
+/// sockets, files of /proc.
+const SPARE_DESCRIPTORS: u64 = 64;
 
 /// Receives one line about an event, without a line end.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -38,6 +45,8 @@ pub struct ServeOptions {
     /// How long it is kept while nothing arrives on any connection: the client's machine is gone, or
     /// the network between fails for a while. At least `lease`.
     pub silence: Duration,
+    /// Connections at most. A limit of descriptors (`ulimit -n`) may allow fewer.
+    pub connections_max: usize,
     /// What tenants may have.
     pub quotas: Quotas,
     /// Answers queries about server and pool; none: they are refused.
@@ -55,6 +64,7 @@ impl Default for ServeOptions {
             key_file: None,
             lease: LEASE_MIN,
             silence: SILENCE,
+            connections_max: CONNECTIONS_MAX,
             quotas: Quotas::default(),
             answers: None,
             log: Arc::new(|_| {}),
@@ -131,6 +141,11 @@ impl ServeOptions {
         opened.map(Some).map_err(|source| ServerError::Spill { dir: dir.clone(), source })
     }
 
+    /// The number of connections that are accepted.
+    pub(crate) fn connections_max(&self) -> usize {
+        self.connections_max.min(connections_within(getrlimit(Resource::Nofile).current))
+    }
+
     /// The number of chunks to lend.
     pub(crate) fn check_memory(&self) -> Result<usize, ServerError> {
         let (asked, machine) = (Bytes(self.memory_bytes), memory::machine());
@@ -157,6 +172,13 @@ impl ServeOptions {
             _ => ServerError::Listen { listen, source },
         })
     }
+}
+
+/// Connections for which there are descriptors, one for each; there is always one connection.
+fn connections_within(descriptors: Option<u64>) -> usize {
+    let left = descriptors.map(|limit| limit.saturating_sub(SPARE_DESCRIPTORS));
+    let left = left.and_then(|left| usize::try_from(left).ok());
+    left.map_or(CONNECTIONS_MAX, |left| left.clamp(1, CONNECTIONS_MAX))
 }
 
 #[cfg(test)]
@@ -193,6 +215,16 @@ mod tests {
         assert!(text.contains("only 5 bytes"), "{text}");
         std::fs::write(&key, "0123456789abcdef0123456789abcdef\n").unwrap();
         serve(ServeOptions { key_file: Some(key), ..options }).unwrap().stop();
+    }
+
+    #[test]
+    fn connections_leave_descriptors_for_everything_else() {
+        let cases = [(Some(0), 1), (Some(1024), 960), (Some(1 << 40), 4096), (None, 4096)];
+        for (descriptors, connections) in cases {
+            assert_eq!(connections_within(descriptors), connections, "{descriptors:?}");
+        }
+        let options = ServeOptions { connections_max: 3, ..ServeOptions::default() };
+        assert_eq!(options.connections_max(), 3);
     }
 
     #[test]

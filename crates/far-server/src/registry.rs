@@ -11,12 +11,15 @@ use hiroma_far_wire::{CHUNK, ErrorCode, Introduction, SessionToken, SessionUsage
 use hiroma_sys::sockets;
 use hiroma_units::Bytes;
 
+use crate::ending::{End, Loss, Parting};
 use crate::pool::Pool;
 use crate::session::{Memory, Session, lock};
 use crate::spill::Spill;
 use crate::tenant::{Quotas, Tenant};
 use crate::{Log, Server};
 
+/// How long the memory of a client that may come back is spared at most when others need it.
+const SPARED_MAX: Duration = Duration::from_secs(15);
 /// How often sessions without a client are checked.
 const TEND_INTERVAL: Duration = Duration::from_millis(100);
 /// If nobody has looked for this long, the reason is that this process stood still, and the time
@@ -101,6 +104,7 @@ pub struct Registry {
     lease: Duration,
     silence: Duration,
     quotas: Quotas,
+    pub parting: Parting,
     listed: Mutex<Listed>,
     stopping: AtomicBool,
     bell: Condvar,
@@ -112,11 +116,12 @@ struct Listed {
     /// Memory of every session, listed or only attached by others.
     memories: HashMap<SessionToken, Weak<Memory>>,
     /// Sockets of all connections, to shut them down.
-    guests: BTreeMap<u64, TcpStream>,
+    guests: BTreeMap<u64, Arc<TcpStream>>,
     /// By whether they have a name of their own, and their name.
     tenants: BTreeMap<(bool, String), Weak<Tenant>>,
     ended: VecDeque<(SessionToken, Instant)>,
-    strangers: usize,
+    /// Guests that are not authenticated, and whether they were turned away.
+    strangers: BTreeMap<u64, Arc<AtomicBool>>,
     next_number: u64,
     next_tenant: u64,
     next_guest: u64,
@@ -126,7 +131,7 @@ struct Listed {
 pub struct Guest {
     server: Arc<Server>,
     number: u64,
-    known: AtomicBool,
+    turned_away: Arc<AtomicBool>,
 }
 
 impl Registry {
@@ -141,6 +146,7 @@ impl Registry {
             lease,
             silence: silence.max(lease).max(LEASE_MIN),
             quotas,
+            parting: Parting::default(),
             listed: Mutex::default(),
             stopping: AtomicBool::new(false),
             bell: Condvar::new(),
@@ -156,6 +162,11 @@ impl Registry {
         self.lease
     }
 
+    /// How long a session is kept while nothing arrives on any connection.
+    pub fn silence(&self) -> Duration {
+        self.silence
+    }
+
     /// A new session, or the one that `token` identifies. It counts as present until its first
     /// connection has entered.
     pub fn open(
@@ -165,22 +176,13 @@ impl Registry {
         peer: SocketAddr,
         log: &Log,
     ) -> Result<Arc<Session>, String> {
-        let mut listed = lock(&self.listed);
         if token == SessionToken::NEW {
-            listed.next_number += 1;
-            let tenant = listed.tenant(&who.name, peer, &self.quotas);
-            let session = Session::new(
-                listed.next_number,
-                SessionToken(sockets::random()),
-                peer.to_string(),
-                (tenant, who.moves),
-                &self.pool,
-            );
-            listed.memories.insert(session.token, Arc::downgrade(&session.memory));
-            listed.sessions.insert(session.token, Arc::clone(&session));
+            let session = self.open_new(who, peer);
+            // Only now: whoever logs may have to wait.
             log(&format!("{} has come", session.called()));
             return Ok(session);
         }
+        let listed = lock(&self.listed);
         let Some(session) = listed.sessions.get(&token) else {
             return Err(listed.why_gone(token));
         };
@@ -193,6 +195,22 @@ impl Registry {
         presence.alone_since = None;
         drop(presence);
         Ok(Arc::clone(session))
+    }
+
+    fn open_new(&self, who: &Introduction, peer: SocketAddr) -> Arc<Session> {
+        let mut listed = lock(&self.listed);
+        listed.next_number += 1;
+        let tenant = listed.tenant(&who.name, peer, &self.quotas);
+        let session = Session::new(
+            listed.next_number,
+            SessionToken(sockets::random()),
+            peer.to_string(),
+            (tenant, who.moves),
+            &self.pool,
+        );
+        listed.memories.insert(session.token, Arc::downgrade(&session.memory));
+        listed.sessions.insert(session.token, Arc::clone(&session));
+        session
     }
 
     /// The memory of another session, for a child of its client.
@@ -217,6 +235,22 @@ impl Registry {
         self.lease - self.lease / 8
     }
 
+    /// The same for one whose connections are silent.
+    fn silence_limit(&self) -> Duration {
+        self.silence - self.silence / 8
+    }
+
+    /// How long a session is kept whose last connection ended so.
+    pub fn kept_after(&self, loss: Loss) -> Duration {
+        match loss {
+            Loss::Closed => self.patience(),
+            Loss::Network(silent) => {
+                self.silence_limit().saturating_sub(silent).max(self.patience())
+            }
+            Loss::Forgotten => self.silence_limit(),
+        }
+    }
+
     /// Frees sessions that will not be used again: those that ended with a `Bye` immediately, the
     /// others when their lease has run out.
     pub fn sweep(&self, log: &Log) {
@@ -228,11 +262,8 @@ impl Registry {
                 let mut presence = lock(&session.presence);
                 let Some(since) = presence.alone_since else { return !presence.closed };
                 let done = presence.said_bye && presence.forks_due == 0;
-                let patience = if presence.said_bye {
-                    self.lease.max(CHILD_PATIENCE)
-                } else {
-                    self.patience()
-                };
+                let patience =
+                    if presence.said_bye { self.lease.max(CHILD_PATIENCE) } else { presence.kept };
                 if done || since.elapsed() >= patience {
                     presence.closed = true;
                     gone.push((Arc::clone(session), done));
@@ -258,10 +289,10 @@ impl Registry {
 
     /// Ends the connections of clients whose machine gives no sign of life: it is gone, or cut off.
     fn end_silent(&self, log: &Log) {
-        let limit = self.silence - self.silence / 8;
+        let limit = self.silence_limit();
         let sessions: Vec<_> = lock(&self.listed).sessions.values().cloned().collect();
         for session in sessions {
-            if session.is_silent(limit) && session.end_alone(self.patience()) {
+            if session.is_silent(limit) && session.end_alone() {
                 log(&format!("{} gives no sign of life", session.called()));
             }
         }
@@ -295,7 +326,7 @@ impl Registry {
     }
 
     /// Makes room by ending sessions whose client disconnected without a `Bye`, the oldest first,
-    /// until a chunk is free.
+    /// until a chunk is free. One that may just be connecting again is spared.
     pub fn make_room(&self, log: &Log) {
         loop {
             let usage = self.pool.usage();
@@ -306,7 +337,10 @@ impl Registry {
                 let listed = lock(&self.listed);
                 let alone = |session: &Arc<Session>| {
                     let presence = lock(&session.presence);
-                    presence.alone_since.filter(|_| presence.forks_due == 0 && !presence.closed)
+                    presence.alone_since.filter(|since| {
+                        let is_late = since.elapsed() >= (presence.kept / 2).min(SPARED_MAX);
+                        is_late && presence.forks_due == 0 && !presence.closed
+                    })
                 };
                 let candidates =
                     listed.sessions.values().filter_map(|session| Some((alone(session)?, session)));
@@ -343,6 +377,7 @@ impl Registry {
                     .unwrap_or_else(PoisonError::into_inner),
             );
             self.sweep(log);
+            self.parting.close_old();
         }
     }
 
@@ -426,40 +461,143 @@ impl Listed {
 }
 
 impl Guest {
-    /// Counts a new connection, unless there are too many.
+    /// Counts a new connection, unless there are too many. Among strangers a newcomer is worth more
+    /// than the one that has waited longest for its own key: that one is turned away.
     pub fn admit(
         server: &Arc<Server>,
-        socket: TcpStream,
+        socket: Arc<TcpStream>,
         connections_max: usize,
         strangers_max: usize,
     ) -> Option<Guest> {
         let registry = &server.registry;
         let mut listed = lock(&registry.listed);
-        if listed.guests.len() >= connections_max
-            || listed.strangers >= strangers_max
-            || registry.stopping.load(Ordering::SeqCst)
-        {
+        if listed.guests.len() >= connections_max || registry.stopping.load(Ordering::SeqCst) {
             return None;
+        }
+        if listed.strangers.len() >= strangers_max {
+            if let Some((oldest, turned_away)) = listed.strangers.pop_first() {
+                turned_away.store(true, Ordering::SeqCst);
+                if let Some(socket) = listed.guests.get(&oldest) {
+                    // Its thread wakes, and tells it.
+                    let _ = socket.shutdown(Shutdown::Read);
+                }
+            }
         }
         let number = listed.next_guest;
         listed.next_guest += 1;
-        listed.strangers += 1;
+        let turned_away = Arc::new(AtomicBool::new(false));
+        listed.strangers.insert(number, Arc::clone(&turned_away));
         listed.guests.insert(number, socket);
-        Some(Guest { server: Arc::clone(server), number, known: AtomicBool::new(false) })
+        Some(Guest { server: Arc::clone(server), number, turned_away })
     }
 
-    /// Records that the connection is authenticated.
-    pub fn is_known(&self) {
-        if !self.known.swap(true, Ordering::SeqCst) {
-            lock(&self.server.registry.listed).strangers -= 1;
-        }
+    /// Records that the connection is authenticated, unless its place was given to another one.
+    pub fn is_known(&self) -> Result<(), End> {
+        lock(&self.server.registry.listed).strangers.remove(&self.number);
+        if self.is_turned_away() { Err(End::TurnedAway) } else { Ok(()) }
+    }
+
+    /// Whether its place was given to another one.
+    pub fn is_turned_away(&self) -> bool {
+        self.turned_away.load(Ordering::SeqCst)
     }
 }
 
 impl Drop for Guest {
     fn drop(&mut self) {
-        self.is_known();
-        lock(&self.server.registry.listed).guests.remove(&self.number);
+        let mut listed = lock(&self.server.registry.listed);
+        listed.strangers.remove(&self.number);
+        listed.guests.remove(&self.number);
+        drop(listed);
         self.server.registry.bell.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::session::Lane;
+
+    const QUIET: fn(&str) = |_| {};
+
+    fn registry(chunks: usize) -> Registry {
+        let times = (Duration::from_secs(2), SILENCE);
+        Registry::new(chunks, times, Quotas::default(), None).unwrap()
+    }
+
+    /// A session with one connection.
+    fn session(registry: &Registry) -> (Arc<Session>, Arc<Lane>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, who) = (stream.peer_addr().unwrap(), Introduction::default());
+        let log: Log = Arc::new(QUIET);
+        let session = registry.open(SessionToken::NEW, &who, peer, &log).unwrap();
+        let lane = Lane::new(Arc::new(stream));
+        session.enter(1, &lane, Duration::ZERO).unwrap();
+        (session, lane)
+    }
+
+    /// Whether it is still listed when it has been alone for this long.
+    fn is_kept(registry: &Registry, session: &Session, alone: Duration) -> bool {
+        let since = Instant::now().checked_sub(alone).unwrap();
+        lock(&session.presence).alone_since = Some(since);
+        registry.sweep(&(Arc::new(QUIET) as Log));
+        lock(&registry.listed).sessions.contains_key(&session.token)
+    }
+
+    #[test]
+    fn failures_of_the_network_leave_a_session_its_silence_limit() {
+        let s = Duration::from_secs;
+        let kept_until = |loss: Loss| {
+            let registry = registry(4);
+            let (session, lane) = session(&registry);
+            session.leave(1, &lane, registry.kept_after(loss));
+            let kept = (1..60).take_while(|&alone| is_kept(&registry, &session, s(alone)));
+            kept.last().unwrap_or(0)
+        };
+        assert_eq!(kept_until(Loss::Closed), 1);
+        assert_eq!(kept_until(Loss::Network(s(17))), 9);
+        assert_eq!(kept_until(Loss::Network(s(60))), 1, "never less than after a close");
+        assert_eq!(kept_until(Loss::Forgotten), 26);
+    }
+
+    #[test]
+    fn the_most_patient_end_of_several_counts_until_the_client_is_back() {
+        let registry = registry(4);
+        let (session, first) = session(&registry);
+        let second = session_lane(&session, 2);
+        session.leave(1, &first, registry.kept_after(Loss::Forgotten));
+        session.leave(2, &second, registry.kept_after(Loss::Closed));
+        assert!(is_kept(&registry, &session, Duration::from_secs(20)));
+        let third = session_lane(&session, 1);
+        session.leave(1, &third, registry.kept_after(Loss::Closed));
+        assert!(!is_kept(&registry, &session, Duration::from_secs(2)));
+    }
+
+    fn session_lane(session: &Session, number: u32) -> Arc<Lane> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let lane = Lane::new(Arc::new(stream));
+        lock(&session.presence).opening += 1;
+        session.enter(number, &lane, Duration::ZERO).unwrap();
+        lane
+    }
+
+    #[test]
+    fn room_is_not_made_of_a_client_that_has_just_gone() {
+        let registry = registry(1);
+        let (session, lane) = session(&registry);
+        drop(session.find_or_take(0, 4096).unwrap());
+        session.leave(1, &lane, registry.kept_after(Loss::Closed));
+        let log: Log = Arc::new(QUIET);
+        registry.make_room(&log);
+        assert_eq!(registry.pool.usage().free(), 0);
+        let since = Instant::now().checked_sub(registry.patience() / 2).unwrap();
+        lock(&session.presence).alone_since = Some(since);
+        drop(session);
+        registry.make_room(&log);
+        assert_eq!(registry.pool.usage().free(), 1);
     }
 }

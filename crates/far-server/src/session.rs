@@ -46,13 +46,13 @@ pub struct Counters {
 
 /// One connection of a session.
 pub struct Lane {
-    socket: TcpStream,
+    socket: Arc<TcpStream>,
     ended: Mutex<bool>,
     signal: Condvar,
 }
 
 impl Lane {
-    pub fn new(socket: TcpStream) -> Arc<Lane> {
+    pub fn new(socket: Arc<TcpStream>) -> Arc<Lane> {
         Arc::new(Lane { socket, ended: Mutex::new(false), signal: Condvar::new() })
     }
 
@@ -84,6 +84,8 @@ pub struct Presence {
     pub opening: usize,
     /// The time since which there has been no connection.
     pub alone_since: Option<Instant>,
+    /// How long it is kept from then on: the most that the end of any connection justifies.
+    pub kept: Duration,
     /// The client sent `Bye`.
     pub said_bye: bool,
     /// Children that were announced and have not attached the memory yet.
@@ -171,6 +173,7 @@ impl Session {
             let mut presence = lock(&self.presence);
             presence.opening -= 1;
             presence.alone_since = None;
+            presence.kept = Duration::ZERO;
             presence.lanes.insert(number, Arc::clone(lane))
         };
         let Some(older) = older else { return Ok(()) };
@@ -178,12 +181,16 @@ impl Session {
         if older.wait_ended(patience) { Ok(()) } else { Err(ErrorCode::TooMany) }
     }
 
-    /// Removes a connection that has ended.
-    pub fn leave(&self, number: u32, lane: &Arc<Lane>) {
+    /// Removes a connection that has ended. If it was the last one, the session is kept for `kept`,
+    /// or for longer because of one that ended before.
+    pub fn leave(&self, number: u32, lane: &Arc<Lane>, kept: Duration) {
         lane.set_ended();
         let mut presence = lock(&self.presence);
         if presence.lanes.get(&number).is_some_and(|present| Arc::ptr_eq(present, lane)) {
             presence.lanes.remove(&number);
+            if presence.alone_since.is_none() {
+                presence.kept = presence.kept.max(kept);
+            }
         }
         if presence.lanes.is_empty() && presence.opening == 0 {
             presence.alone_since.get_or_insert_with(Instant::now);
@@ -206,14 +213,13 @@ impl Session {
             && presence.lanes.values().all(is_silent)
     }
 
-    /// Ends all connections, which have been silent for this long. Returns whether they had not been
-    /// ended before.
-    pub fn end_alone(&self, silent: Duration) -> bool {
+    /// Ends all connections, which have been silent for too long; the next sweep ends the session.
+    /// Returns whether they had not been ended before.
+    pub fn end_alone(&self) -> bool {
         let mut presence = lock(&self.presence);
-        let since = Instant::now().checked_sub(silent).unwrap_or_else(Instant::now);
-        // The next sweep ends the session.
         presence.lanes.values().for_each(|lane| lane.shut());
-        presence.alone_since.replace(since).is_none()
+        presence.kept = Duration::ZERO;
+        presence.alone_since.replace(Instant::now()).is_none()
     }
 
     /// Ends all connections.

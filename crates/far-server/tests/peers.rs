@@ -1,7 +1,9 @@
 //! How a server handles misbehaving peers, over real sockets.
 
 use std::io::{Read, Write};
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use hiroma_far_server::{Quotas, Refused, ServeOptions, ServerHandle, serve};
 use hiroma_far_wire::{
@@ -350,6 +352,83 @@ fn unauthenticated_connections_cannot_exhaust_the_server() {
     drop(silent);
     eventually("a place for somebody who behaves", || Peer::greet_if_admitted(&server));
     still_serves(&server);
+}
+
+#[test]
+fn oldest_stranger_gives_its_place_to_a_newcomer() {
+    let server = server(8 << 20);
+    let trickle = |_| {
+        let mut stream = dial(&server);
+        stream.write_all(&hello()[..1]).unwrap();
+        stream
+    };
+    let mut strangers: Vec<_> = (0..64).map(trickle).collect();
+    let start = Instant::now();
+    still_serves(&server);
+    assert!(start.elapsed() < Duration::from_secs(5), "strangers have ten seconds");
+    let mut told = Vec::new();
+    strangers[0].read_to_end(&mut told).unwrap();
+    let (mut wire, _) = ClientSession::start(None, [9; 32]);
+    let told = wire.receive(&told).unwrap_err();
+    assert!(matches!(&told, WireError::Told { code: ErrorCode::TooMany, .. }), "{told}");
+    strangers[63].write_all(&hello()[1..]).unwrap();
+    assert!(strangers[63].read(&mut [0; 8]).unwrap() > 0, "a younger one is still served");
+    assert_eq!(server.activity().refusals(Refused::Connections), 1);
+}
+
+fn hello() -> Vec<u8> {
+    ClientSession::start(None, [9; 32]).1
+}
+
+#[test]
+fn clients_beyond_the_limit_are_told_to_try_again() {
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 8 << 20,
+        connections_max: 1,
+        ..ServeOptions::default()
+    };
+    let server = serve(options).unwrap();
+    let (peer, _) = Peer::new_session(&server);
+    for _ in 0..40 {
+        let told = Peer::greet(&server, None).err().unwrap();
+        assert!(matches!(&told, WireError::Told { code: ErrorCode::TooMany, .. }), "{told}");
+    }
+    drop(peer);
+    eventually("a place that is free again", || Peer::greet_if_admitted(&server));
+}
+
+#[test]
+fn whoever_logs_may_ask_the_server() {
+    let server: Arc<OnceLock<ServerHandle>> = Arc::default();
+    let asked = Arc::clone(&server);
+    let lines = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&lines);
+    let options = ServeOptions {
+        listen: "127.0.0.1:0".into(),
+        memory_bytes: 2 << 20,
+        lease: Duration::ZERO,
+        log: Arc::new(move |_| {
+            if let Some(server) = asked.get() {
+                server.stats();
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        }),
+        ..ServeOptions::default()
+    };
+    let Ok(()) = server.set(serve(options).unwrap()) else { panic!("set twice") };
+    let server = server.get().unwrap();
+    let (mut peer, _) = Peer::new_session(server);
+    peer.write(0, &[1; 4096]).unwrap();
+    drop(peer);
+    still_serves_after_the_other(server);
+    assert!(lines.load(Ordering::SeqCst) >= 3, "came, went, came");
+    server.stop();
+}
+
+fn still_serves_after_the_other(server: &ServerHandle) {
+    let (mut peer, _) = Peer::new_session(server);
+    eventually("the only chunk is free", || peer.write(0, &[7; 4096]).is_ok());
 }
 
 impl Peer {

@@ -287,8 +287,7 @@ fn killed_program_is_forgotten_when_its_lease_has_run_out() {
 
 #[test]
 fn memory_of_killed_programs_is_reclaimed_when_needed() {
-    let server =
-        serve(ServeOptions { lease: Duration::from_secs(3600), ..options(8 << 20) }).unwrap();
+    let server = serve(ServeOptions { lease: Duration::from_secs(4), ..options(8 << 20) }).unwrap();
     let proxy = Proxy::new(server.local_addr());
     let killed = TcpStore::connect_with(through(&proxy)).unwrap();
     let mut writer = killed.open(Purpose::Write).unwrap();
@@ -297,10 +296,12 @@ fn memory_of_killed_programs_is_reclaimed_when_needed() {
     eventually("the loss of the connections", || server.stats().sessions[0].connections == 0);
     let store = store(&[&server]);
     let mut writer = store.open(Purpose::Write).unwrap();
-    let fits = (0..)
-        .take_while(|_| write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).is_some())
-        .count();
-    assert_eq!(fits, 4);
+    let mut fits = 0;
+    // A client that has just gone may come back.
+    eventually("the memory of the killed program", || {
+        fits += usize::from(write_now(&mut *writer, &content(3, EXTENT), CHUNK_SECTORS).is_some());
+        fits == 4
+    });
 }
 
 #[test]

@@ -1,0 +1,67 @@
+//! Waiting for sockets, and sending in one piece what lies in two places.
+
+use std::io::{self, IoSlice, Write};
+use std::net::TcpStream;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+/// Sends `head` and then `body`.
+pub fn send_both(mut stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<()> {
+    let mut parts = [IoSlice::new(head), IoSlice::new(body)];
+    let mut parts = &mut parts[..];
+    while parts.iter().any(|part| !part.is_empty()) {
+        match stream.write_vectored(parts) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(sent) => IoSlice::advance_slices(&mut parts, sent),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the socket takes more.
+pub fn writable(stream: &TcpStream) -> io::Result<()> {
+    wait_for(stream, PollFlags::OUT)
+}
+
+/// Waits until something has arrived.
+pub fn readable(stream: &TcpStream) -> io::Result<()> {
+    wait_for(stream, PollFlags::IN)
+}
+
+fn wait_for(stream: &TcpStream, what: PollFlags) -> io::Result<()> {
+    match poll(&mut [PollFd::new(stream, what)], None) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::net::TcpListener;
+
+    use hiroma_far_wire::MAX_PAYLOAD;
+
+    use super::*;
+
+    #[test]
+    fn large_bodies_follow_their_heads_through_a_small_buffer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, 4096).unwrap();
+        let head: Vec<u8> = (0..100).collect();
+        let body: Vec<u8> = (0..MAX_PAYLOAD).map(|at| (at % 251) as u8).collect();
+        let sent = [head.clone(), body.clone()].concat();
+        let sender = std::thread::spawn(move || {
+            send_both(&stream, &head, &body).unwrap();
+            send_both(&stream, &[], &[]).unwrap();
+        });
+        let mut received = Vec::new();
+        peer.read_to_end(&mut received).unwrap();
+        sender.join().unwrap();
+        assert!(received == sent);
+    }
+}
