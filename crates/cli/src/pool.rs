@@ -97,6 +97,8 @@ const LIMIT: Duration = Duration::from_secs(2);
 const ASKED_AT_A_TIME: usize = 32;
 /// Members that are remembered as ways in.
 const WAYS_MAX: usize = 8;
+/// Clients that are named in one line.
+const NAMED_MAX: usize = 8;
 
 /// The contents of pool.toml.
 #[derive(Deserialize, Default)]
@@ -267,21 +269,35 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     }
 }
 
-/// The member with this name or address.
+/// The member with this name or address. The dead are remembered for a while: one that was started
+/// again at another address is listed twice.
 fn find(members: &[MemberView], wanted: &str) -> Result<SocketAddr> {
     let named = |m: &&MemberView| m.name == wanted || m.address.to_string() == wanted;
     let of_host = |m: &&MemberView| m.address.ip().to_string() == wanted;
-    let found: Vec<_> = match members.iter().filter(named).collect::<Vec<_>>() {
-        none if none.is_empty() => members.iter().filter(of_host).collect(),
-        some => some,
+    let (dead, alive): (Vec<_>, Vec<_>) =
+        members.iter().partition(|member| member.health == Health::Dead);
+    let found = |some: &[&MemberView]| -> Vec<SocketAddr> {
+        let exact: Vec<_> = some.iter().copied().filter(named).collect();
+        let found = match exact.is_empty() {
+            true => some.iter().copied().filter(of_host).collect(),
+            false => exact,
+        };
+        found.iter().map(|member| member.address).collect()
     };
-    match found[..] {
-        [member] => Ok(member.address),
-        [] => {
-            let names: Vec<_> = members.iter().map(|member| member.name.as_str()).collect();
+    match (&found(&alive)[..], &found(&dead)[..]) {
+        ([address], _) => Ok(*address),
+        ([], [address, ..]) => {
+            Err(refuse(format!("{wanted} ({address}) is dead: there is nothing to drain")))
+        }
+        ([], []) => {
+            let names: Vec<_> = alive.iter().map(|member| member.name.as_str()).collect();
             Err(refuse(format!("no member is called {wanted}: there are {}", names.join(", "))))
         }
-        _ => Err(refuse(format!("several members are at {wanted}: give the port too"))),
+        (several, _) => {
+            let several: Vec<_> = several.iter().map(SocketAddr::to_string).collect();
+            let several = several.join(", ");
+            Err(refuse(format!("several members are called {wanted}: name one of {several}")))
+        }
     }
 }
 
@@ -299,7 +315,7 @@ fn drain(way: &Way, wanted: &str, wait: bool) -> Result<ExitCode> {
     loop {
         let (addr, used_bytes) = set_draining(way, wanted, true)?;
         if used_bytes == 0 {
-            print(&format!("{addr} is empty, and takes no blocks: it can be stopped"));
+            print(&emptied(addr, &clients_of(way, addr)?));
             return Ok(ExitCode::SUCCESS);
         }
         if last != Some(used_bytes) {
@@ -311,6 +327,40 @@ fn drain(way: &Way, wanted: &str, wait: bool) -> Result<ExitCode> {
         }
         thread::sleep(Duration::from_millis(500));
     }
+}
+
+/// Clients of one member.
+fn clients_of(way: &Way, addr: SocketAddr) -> Result<Vec<ClientView>> {
+    match ask(addr, way.key()?.as_ref(), &Request::Clients, LIMIT) {
+        Ok(Answer::Clients(clients)) => Ok(clients),
+        Ok(_) => Err(refuse(format!("{addr} did not say who its clients are"))),
+        Err(error) => Err(refuse(error.to_string())),
+    }
+}
+
+/// What is said about a member that has no blocks any more. A client that has stored nothing there
+/// yet still counts on it, unless it has copies; which ones have is not known here.
+fn emptied(addr: SocketAddr, clients: &[ClientView]) -> String {
+    let connected = clients.iter().filter(|client| client.connections > 0);
+    let names: Vec<_> = connected
+        .map(|client| match client.name.as_str() {
+            "" => client.peer.clone(),
+            name => format!("{} ({name})", client.peer),
+        })
+        .collect();
+    let empty = format!("{addr} is empty, and takes no blocks");
+    let are = match names.len() {
+        0 => return format!("{empty}: it can be stopped"),
+        1 => "1 client is".to_owned(),
+        count => format!("{count} clients are"),
+    };
+    let mut named = names[..names.len().min(NAMED_MAX)].join(", ");
+    if names.len() > NAMED_MAX {
+        named += &format!(" and {} more", names.len() - NAMED_MAX);
+    }
+    format!(
+        "{empty}; {are} still connected: {named}; a client without copies ends when this member stops"
+    )
 }
 
 fn state(row: &Row) -> &'static str {
@@ -387,4 +437,74 @@ fn aligned<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 /// Writes to standard output. Whoever reads it may have seen enough.
 fn print(text: &str) {
     let _ = writeln!(stdout(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, address: &str, health: Health) -> MemberView {
+        MemberView {
+            name: name.to_owned(),
+            address: address.parse().unwrap(),
+            incarnation: 1,
+            boot: 1,
+            health,
+            lent_bytes: 0,
+            free_bytes: 0,
+            spilled_bytes: 0,
+            pressure_percent: 0,
+            refusing: false,
+            draining: false,
+            version: 2,
+            labels: Vec::new(),
+            sequence: 0,
+            heard_ms_ago: 0,
+        }
+    }
+
+    #[test]
+    fn members_that_live_are_found_before_dead_ones() {
+        let members = [
+            member("a", "10.0.0.1:1", Health::Dead),
+            member("a", "10.0.0.1:2", Health::Alive),
+            member("b", "10.0.0.2:1", Health::Dead),
+            member("c", "10.0.0.3:1", Health::Suspect),
+            member("d", "10.0.0.3:2", Health::Alive),
+        ];
+        let found = |wanted: &str| {
+            let found = find(&members, wanted).map(|address| address.to_string());
+            found.unwrap_or_else(|error| format!("{error:#}"))
+        };
+        assert_eq!(found("a"), "10.0.0.1:2");
+        assert_eq!(found("10.0.0.1"), "10.0.0.1:2");
+        assert_eq!(found("c"), "10.0.0.3:1");
+        for dead in ["b", "10.0.0.2", "10.0.0.1:1"] {
+            assert!(found(dead).contains("is dead: there is nothing to drain"), "{}", found(dead));
+        }
+        assert!(found("10.0.0.3").contains("name one of 10.0.0.3:1, 10.0.0.3:2"));
+        assert!(found("e").contains("no member is called e"));
+    }
+
+    fn client(number: u64, name: &str, connections: usize) -> ClientView {
+        let peer = format!("10.0.0.9:{number}");
+        let json = serde_json::json!({
+            "number": number, "name": name, "peer": peer, "connections": connections,
+            "used_bytes": 0, "read_bytes": 0, "written_bytes": 0, "reads": 0, "writes": 0,
+        });
+        serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn whoever_is_still_connected_is_named() {
+        let addr = "10.0.0.1:7070".parse().unwrap();
+        let text = emptied(addr, &[client(1, "gone", 0)]);
+        assert_eq!(text, "10.0.0.1:7070 is empty, and takes no blocks: it can be stopped");
+        let text = emptied(addr, &[client(1, "alice", 2), client(2, "", 1)]);
+        assert!(text.contains("2 clients are still connected: 10.0.0.9:1 (alice), 10.0.0.9:2;"));
+        assert!(text.ends_with("a client without copies ends when this member stops"), "{text}");
+        let many: Vec<_> = (0..20).map(|number| client(number, "", 1)).collect();
+        let text = emptied(addr, &many);
+        assert!(text.contains("20 clients are") && text.contains("and 12 more"), "{text}");
+    }
 }
