@@ -40,12 +40,19 @@ impl HotError {
         move |source| match source.raw_os_error() {
             Some(libc_errno::ESRCH) => HotError::Gone { pid },
             Some(libc_errno::EPERM | libc_errno::EACCES) => HotError::NotPermitted { pid, doing },
-            _ if source.kind() == io::ErrorKind::NotFound => HotError::Gone { pid },
+            // Of the page map of memory that is gone, nothing can be read.
+            _ if matches!(
+                source.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof
+            ) =>
+            {
+                HotError::Gone { pid }
+            }
             _ => HotError::Io { pid, doing, source },
         }
     }
 
-    /// Whether the error only means that the process has ended.
+    /// Whether the error only means that the process, or the memory that it had, is gone.
     pub fn is_gone(&self) -> bool {
         matches!(self, HotError::Gone { .. } | HotError::NoProcess { .. })
     }

@@ -85,8 +85,14 @@ pub fn thp_setting() -> Option<String> {
     text.split_once('[')?.1.split_once(']').map(|(chosen, _)| chosen.to_owned())
 }
 
+/// Whether transparent huge pages are set to `never`: the user does not want any then, even where
+/// the kernel would still collapse.
+pub fn is_never() -> bool {
+    pretended("thp-never") || thp_setting().as_deref() == Some("never")
+}
+
 /// Environment variable with which tests pretend properties of this machine, separated by commas:
-/// `thp-never`, `no-collapse`, and `no-` followed by the name of a tracker backend.
+/// `thp-never`, `no-collapse`, `calm` (memory is not short), and `no-` followed by the name of a tracker backend.
 const PRETEND: &str = "HIROMA_HOT_PRETEND";
 
 pub(crate) fn pretended(what: &str) -> bool {

@@ -41,6 +41,9 @@ pub struct Options {
     pub recheck_ranges: usize,
     /// Use only this backend.
     pub backend: Option<Backend>,
+    /// Where clearing accessed bits misleads the kernel's reclaim, clear none while the machine is
+    /// short of memory.
+    pub waits_for_calm: bool,
     /// Only watch: decide nothing, and continue until the process ends.
     pub watch_only: bool,
     /// Decide, but change nothing.
@@ -70,6 +73,7 @@ impl Default for Options {
             recheck_ns: None,
             recheck_ranges: 8,
             backend: None,
+            waits_for_calm: true,
             watch_only: false,
             dry_run: false,
             told: false,

@@ -9,7 +9,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use hiroma_hot::{Backend, Engine, HotError, LedgerDir, Options, State};
+use hiroma_hot::ledger::Entry;
+use hiroma_hot::{Backend, Engine, HotError, Ledger, LedgerDir, Options, State};
 use hiroma_policy::huge::{Settings, Window};
 use hiroma_sys::vm::{Access, Reservation, touch};
 use hiroma_sys::workload::Region;
@@ -72,6 +73,8 @@ fn options(ledger: Option<LedgerDir>) -> Options {
         cpu_ppm: 500_000,
         slowdown_ppm: 500_000,
         stall_ns: u64::MAX,
+        // What others do on the machine does not matter.
+        waits_for_calm: false,
         backend: Some(Backend::Bpf),
         ledger,
         ..Options::default()
@@ -294,6 +297,41 @@ fn process_exit_is_not_an_error() {
     }
     let missing = Engine::new(child.id(), options(None), 0);
     assert!(matches!(missing, Err(HotError::NoProcess { .. })));
+}
+
+#[test]
+fn process_that_executes_another_program_is_managed_afresh() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = LedgerDir::at(dir.path().join("run"));
+    let mut child = Command::new("sh")
+        .args(["-c", "read go; exec sleep 60"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let watching = Options { watch_only: true, ..options(Some(dir.clone())) };
+    let outcome = Engine::new(child.id(), watching, now_ns()).map(|mut engine| {
+        run(&mut engine, |engine| engine.passes() >= 2);
+        child.stdin.take();
+        let executed = || {
+            let entries = Ledger::read(&dir, child.id()).unwrap();
+            entries.iter().any(|entry| {
+                matches!(entry, Entry::Exec { command, .. }
+                if command == "sleep 60")
+            })
+        };
+        run(&mut engine, |engine| executed() && engine.passes() >= 2);
+        assert_eq!(engine.step(now_ns()).unwrap().state, State::Tracking);
+        assert!(engine.heat().ranges().next().is_some(), "nothing is seen of the new program");
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    match outcome {
+        Ok(()) => {}
+        Err(error @ (HotError::NoBackend { .. } | HotError::NotPermitted { .. })) => {
+            hiroma_testkit::skip!(Machine, "{error}");
+        }
+        Err(error) => panic!("{error}"),
+    }
 }
 
 #[test]

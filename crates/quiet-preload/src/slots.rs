@@ -140,7 +140,7 @@ pub fn close(fd: c_int) {
             cache::drop_read(fd, &state.kept, range);
         }
         if let Some(range) = state.writing.rest().filter(|_| same) {
-            sys::write_back(fd, range.start, range.end - range.start, false);
+            sys::start_write_back(fd, range.start, range.end - range.start);
             let from = state.written_from.min(range.start);
             cache::drop_read(fd, &state.kept, from..range.end);
         }

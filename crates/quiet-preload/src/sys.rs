@@ -97,15 +97,25 @@ struct CacheStatRange {
     len: u64,
 }
 
-/// Pages of a range that are in the cache; none if the kernel cannot report it (before Linux 6.5)
-/// or refuses.
-pub fn cached_pages(fd: c_int, off: u64, len: u64) -> Option<u64> {
+/// What is cached of a range, in pages; none if the kernel cannot report it (before Linux 6.5) or
+/// refuses. Reports no errors of write-back, and consumes none.
+fn cachestat(fd: c_int, off: u64, len: u64) -> Option<[u64; 5]> {
     let range = CacheStatRange { off, len };
     let mut counts = [0_u64; 5];
     // SAFETY: reads one structure and fills the other; both have the kernel's size.
     let failed =
         unsafe { libc::syscall(SYS_CACHESTAT, fd, &raw const range, counts.as_mut_ptr(), 0) };
-    (failed == 0).then_some(counts[0])
+    (failed == 0).then_some(counts)
+}
+
+/// Pages of a range that are in the cache; none if that is not known.
+pub fn cached_pages(fd: c_int, off: u64, len: u64) -> Option<u64> {
+    cachestat(fd, off, len).map(|[cached, ..]| cached)
+}
+
+/// Pages of a range that are dirty or are just being written back; none if that is not known.
+pub fn unwritten_pages(fd: c_int, off: u64, len: u64) -> Option<u64> {
+    cachestat(fd, off, len).map(|[_, dirty, in_write_back, ..]| dirty.saturating_add(in_write_back))
 }
 
 /// Drops clean pages of a range from the cache and starts write-back of the others.
@@ -114,14 +124,19 @@ pub fn drop_cached(fd: c_int, off: u64, len: u64) {
     unsafe { libc::posix_fadvise(fd, off as i64, len as i64, libc::POSIX_FADV_DONTNEED) };
 }
 
-/// Starts write-back of a range, and waits for it if `wait`.
-pub fn write_back(fd: c_int, off: u64, len: u64, wait: bool) {
-    let wait =
-        if wait { libc::SYNC_FILE_RANGE_WAIT_BEFORE | libc::SYNC_FILE_RANGE_WAIT_AFTER } else { 0 };
+/// Starts write-back of a range. Never waits for it here: `sync_file_range` with one of its `WAIT`
+/// flags reports an error of write-back once for each open file, which is the program's, and the
+/// program's own `fsync` would then succeed although data was lost.
+pub fn start_write_back(fd: c_int, off: u64, len: u64) {
     // SAFETY: only changes when data is written.
-    unsafe {
-        libc::sync_file_range(fd, off as i64, len as i64, libc::SYNC_FILE_RANGE_WRITE | wait)
-    };
+    unsafe { libc::sync_file_range(fd, off as i64, len as i64, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+/// Sleeps for a while; less if a signal arrives. Not a point at which the thread can be cancelled.
+pub fn pause(ns: u32) {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: ns.into() };
+    // SAFETY: only reads `time`.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, ptr::null_mut::<c_void>()) };
 }
 
 /// `preadv2`, or `pwritev2` if `write`; at the descriptor's position if `offset` is -1. As in C.

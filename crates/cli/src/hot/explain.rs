@@ -234,6 +234,9 @@ fn line(entry: &Entry, how: How) -> String {
             *count_ns as f64 / 1e6,
             *window_ns as f64 / 1e6
         ),
+        Entry::Exec { at_ms, command } => {
+            format!("{}executed another program: {command}", at(at_ms))
+        }
         Entry::Trial { at_ms, gain } => format!("{}tried: {gain}", at(at_ms)),
         Entry::Budget { at_ms, budget_bytes } => {
             format!("{}budget {}", at(at_ms), Bytes(*budget_bytes))

@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use hiroma_command::refuse;
 use hiroma_hot::service::client::{own_socket, status};
 use hiroma_hot::service::daemon::{Daemon, OVERDUE_NS, ServiceOptions};
+use hiroma_hot::service::descriptors;
 use hiroma_hot::service::metrics::Metrics;
 use hiroma_hot::service::select::{Rules, Selector};
 use hiroma_hot::service::watch::Engines;
@@ -114,6 +115,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
             let _ = writeln!(stderr(), "hiroma hot serve: {line}");
         }
     });
+    descriptors::raise();
     let path = args.socket.clone().unwrap_or_else(own_socket);
     let metrics = Metrics::default();
     let options = ServiceOptions {

@@ -1,12 +1,12 @@
-//! What others can read of an engine.
+//! What others can read of an engine, and what they can set.
 
 use hiroma_policy::huge::Settings;
 use hiroma_sys::hot::target::Target;
 use hiroma_units::{EXTENT, PAGE};
 
-use super::{ActivePage, Engine};
+use super::{ActivePage, Engine, Usage};
 use crate::heat::Heat;
-use crate::ledger::Ledger;
+use crate::ledger::{Entry, Ledger};
 use crate::tracker::{Backend, RoundCost};
 
 impl Engine {
@@ -91,5 +91,42 @@ impl Engine {
     /// Passes that are over.
     pub fn passes(&self) -> u64 {
         self.pass.number
+    }
+
+    /// Sets the bytes that may be in huge pages. The excess is split at the end of the next pass,
+    /// the coldest ranges first.
+    pub fn set_budget(&mut self, budget_bytes: u64, now_ns: u64) {
+        if self.options.settings.budget_bytes != budget_bytes {
+            self.options.settings.budget_bytes = budget_bytes;
+            self.ledger.note(&Entry::Budget { at_ms: self.at_ms(now_ns), budget_bytes });
+            self.resume();
+        }
+    }
+
+    /// Changes the share of one processor that tracking and collapsing may take, in millionths.
+    pub fn set_cpu_ppm(&mut self, cpu_ppm: u64) {
+        self.pace.set_share(cpu_ppm);
+    }
+
+    /// Changes by how much tracking may slow the process down, in millionths.
+    pub fn set_slowdown_ppm(&mut self, slowdown_ppm: u64) {
+        self.burden.set_share(slowdown_ppm);
+    }
+
+    /// Changes thresholds from the next decision on. Change the budget with [`Engine::set_budget`].
+    pub fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.options.settings);
+        self.resume();
+    }
+
+    /// How the process uses huge pages.
+    pub fn usage(&self) -> Usage {
+        let used = self.memos.values().filter(|memo| memo.ours && memo.in_use).count() as u64;
+        let bytes = |ranges: u64| ranges * EXTENT as u64;
+        Usage {
+            huge_bytes: bytes(self.huge_ranges()),
+            used_bytes: bytes(used),
+            wanted_bytes: bytes(self.wanted_ranges),
+        }
     }
 }

@@ -9,6 +9,7 @@ use hiroma_sys::hot::target::{Advice, Span};
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 use rustix::io::Errno;
 
+use super::look::{Fit, Growth};
 use super::{Engine, Memo, State, Step, elapsed_ns};
 use crate::bits;
 use crate::error::HotError;
@@ -80,6 +81,9 @@ impl Engine {
             .map(|(fact, _)| fact)
             .collect();
         hottest.sort_by_key(|fact| std::cmp::Reverse(fact.hot));
+        if !self.may_collapse(now_ns) {
+            hottest.clear();
+        }
         for fact in hottest {
             if self.ready_at_ns(now_ns) > now_ns {
                 busy = true;
@@ -125,6 +129,13 @@ impl Engine {
         true
     }
 
+    fn spend(&mut self, payer: Payer, cpu_ns: u64) {
+        match payer {
+            Payer::Surveys => self.pay(cpu_ns),
+            Payer::Passes => self.pace.spend(cpu_ns),
+        }
+    }
+
     /// Collapses a range.
     pub(super) fn collapse(
         &mut self,
@@ -133,14 +144,24 @@ impl Engine {
         payer: Payer,
     ) -> Result<CollapseOutcome, HotError> {
         let span = Span { start: fact.range * RANGE, len: RANGE };
-        let missing = (PAGES_PER_EXTENT as u64).saturating_sub(u64::from(fact.present));
+        let before = hiroma_sys::cpu::thread_ns();
+        // Surveys collapse what grows nothing.
+        let room_bytes = match payer {
+            Payer::Surveys => 0,
+            Payer::Passes => self.growth_room(),
+        };
+        let Fit::Fits { missing } = self.look(fact.range, Growth { free: 0, room_bytes })? else {
+            self.forget(fact.range);
+            self.spend(payer, hiroma_sys::cpu::thread_ns() - before);
+            return Ok(CollapseOutcome::Refused);
+        };
         let mut entry = Entry::Collapse {
             at_ms: self.at_ms(now_ns),
             address: span.start,
             hot_pages: fact.hot,
-            present_pages: fact.present,
+            present_pages: PAGES_PER_EXTENT as u16 - missing,
             windows: fact.windows,
-            added_bytes: missing * PAGE as u64,
+            added_bytes: u64::from(missing) * PAGE as u64,
             took_ns: 0,
             ready_ns: 0,
         };
@@ -153,68 +174,74 @@ impl Engine {
             }
             return Ok(CollapseOutcome::DryRun);
         }
-        let before = hiroma_sys::cpu::thread_ns();
+        let looked = hiroma_sys::cpu::thread_ns();
         let made_ready_ns = self.readiness.before();
         let cpu = hiroma_sys::cpu::thread_ns();
         let is_spared = self.idle.has_spare(now_ns);
         if is_spared {
-            self.ready_pace.spend(cpu - before);
+            self.ready_pace.spend(cpu - looked);
         }
         let began = Instant::now();
         let result = self.target.advise(&[span], Advice::Collapse);
         let duration_ns = elapsed_ns(&began);
-        let spent_ns = hiroma_sys::cpu::thread_ns() - if is_spared { cpu } else { before };
-        match payer {
-            Payer::Surveys => self.pay(spent_ns),
-            Payer::Passes => self.pace.spend(spent_ns),
+        let ready_ns = if is_spared { cpu - looked } else { 0 };
+        self.spend(payer, hiroma_sys::cpu::thread_ns() - before - ready_ns);
+        if let Err(error) = result {
+            return self.refused(now_ns, fact.range, &error);
         }
-        let memo = self.memos.entry(fact.range).or_default();
-        match result {
-            Ok(_) => {
-                self.stall.note(duration_ns);
-                self.readiness.note(made_ready_ns, duration_ns);
-                (memo.ours, memo.in_use, memo.checked, memo.cold_checks) = (true, true, false, 0);
-                memo.added_pages += missing as u16;
-                self.accounts.grown_bytes += missing * PAGE as u64;
-                if let Entry::Collapse { took_ns, ready_ns, .. } = &mut entry {
-                    (*took_ns, *ready_ns) = (duration_ns, made_ready_ns.unwrap_or(0));
-                }
-                self.ledger.note(&entry);
-                if let Some(heat) = self.heat.range_mut(fact.range) {
-                    heat.became_huge();
-                }
-                if duration_ns > self.options.stall_ns {
-                    // Once it is split, it is not tried again.
-                    memo.refusals = REFUSALS_MAX;
-                }
-                Ok(CollapseOutcome::Done(duration_ns))
-            }
-            Err(error) => {
-                let errno = Errno::from_io_error(&error);
-                if errno == Some(Errno::SRCH) {
-                    return Err(HotError::Gone { pid: self.target.pid() });
-                }
-                if errno == Some(Errno::PERM) {
-                    return Err(HotError::NotPermitted {
-                        pid: self.target.pid(),
-                        doing: "process_madvise, which needs CAP_SYS_NICE",
-                    });
-                }
-                memo.refusals =
-                    if errno == Some(Errno::INVAL) { REFUSALS_MAX } else { memo.refusals + 1 };
-                let at_ms = self.at_ms(now_ns);
-                self.ledger.note(&Entry::Refused {
-                    at_ms,
-                    address: span.start,
-                    error: refusal_text(&error),
-                });
-                Ok(if errno == Some(Errno::NOMEM) {
-                    CollapseOutcome::Enough
-                } else {
-                    CollapseOutcome::Refused
-                })
-            }
+        self.readiness.note(made_ready_ns, duration_ns);
+        if let Entry::Collapse { took_ns, ready_ns, .. } = &mut entry {
+            (*took_ns, *ready_ns) = (duration_ns, made_ready_ns.unwrap_or(0));
         }
+        self.ledger.note(&entry);
+        self.collapsed(fact.range, missing, duration_ns);
+        Ok(CollapseOutcome::Done(duration_ns))
+    }
+
+    /// Remembers that a range is huge now, and that it got pages that were missing.
+    fn collapsed(&mut self, range: u64, missing: u16, duration_ns: u64) {
+        self.stall.note(duration_ns);
+        let memo = self.memos.entry(range).or_default();
+        (memo.ours, memo.in_use, memo.checked, memo.cold_checks) = (true, true, false, 0);
+        memo.added_pages += missing;
+        self.accounts.grown_bytes += u64::from(missing) * PAGE as u64;
+        if let Some(heat) = self.heat.range_mut(range) {
+            heat.became_huge();
+        }
+        if duration_ns > self.options.stall_ns {
+            // Once it is split, it is not tried again.
+            memo.refusals = REFUSALS_MAX;
+        }
+    }
+
+    /// Records that the kernel refused to collapse a range.
+    fn refused(
+        &mut self,
+        now_ns: u64,
+        range: u64,
+        error: &io::Error,
+    ) -> Result<CollapseOutcome, HotError> {
+        let pid = self.target.pid();
+        let errno = Errno::from_io_error(error);
+        if errno == Some(Errno::SRCH) {
+            return Err(HotError::Gone { pid });
+        }
+        if errno == Some(Errno::PERM) {
+            let doing = "process_madvise, which needs CAP_SYS_NICE";
+            return Err(HotError::NotPermitted { pid, doing });
+        }
+        let memo = self.memos.entry(range).or_default();
+        memo.refusals = if errno == Some(Errno::INVAL) { REFUSALS_MAX } else { memo.refusals + 1 };
+        let at_ms = self.at_ms(now_ns);
+        self.ledger.note(&Entry::Refused {
+            at_ms,
+            address: range * RANGE,
+            error: refusal_text(error),
+        });
+        Ok(match errno {
+            Some(Errno::NOMEM) => CollapseOutcome::Enough,
+            _ => CollapseOutcome::Refused,
+        })
     }
 
     /// Splits one of our huge pages. Returns false if the kernel did not.

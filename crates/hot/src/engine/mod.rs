@@ -8,7 +8,10 @@
 
 mod access;
 mod act;
+mod calm;
 mod idle;
+mod look;
+mod renew;
 mod survey;
 mod try_out;
 mod types;
@@ -16,9 +19,7 @@ mod types;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use hiroma_policy::huge::{
-    Planner, RangeFacts, Reason, Settings, Situation, Stall, Verdict, Window,
-};
+use hiroma_policy::huge::{Planner, RangeFacts, Reason, Situation, Stall, Verdict, Window};
 use hiroma_policy::pace::{BURDEN_PER_PAGE_NS, Pace};
 use hiroma_sys::hot::maps;
 use hiroma_sys::hot::target::{self, Target};
@@ -86,6 +87,8 @@ struct Memo {
     /// Pages that collapsing has added to the process's memory and that were not seen to be freed
     /// again.
     added_pages: u16,
+    /// Pages that it lacked right after it was split for a trial.
+    lacked: u16,
     /// Surveys for which it is left out because other processes map pages of it.
     shared: u8,
 }
@@ -144,6 +147,14 @@ pub struct Engine {
     /// Pays for making memory ready.
     ready_pace: Pace,
     idle: idle::Idle,
+    calm: calm::Calm,
+    map: Option<look::Map>,
+    image: Option<renew::Image>,
+    /// Attempts in a row to look at the process's memory anew.
+    attempts: u8,
+    /// When the machine's setting of transparent huge pages is read again; whether it was `never`.
+    setting_at_ns: u64,
+    is_never: bool,
     phase: Phase,
     state: State,
     pass: Pass,
@@ -175,6 +186,8 @@ impl Engine {
         if target::is_kernel_thread(pid) {
             return Err(HotError::KernelThread { pid });
         }
+        // Before the rest is opened: if it executes another program meanwhile, that is noticed.
+        let image = renew::Image::of(pid);
         // An ending process loses its memory first; every error after that is due to the ending.
         let (tracker, ledger, resident_at_begin) = Engine::prepare(&target, &options)
             .map_err(|error| if target.is_ending() { HotError::Gone { pid } } else { error })?;
@@ -191,6 +204,12 @@ impl Engine {
             window: options.window,
             stall: Stall::new(options.stall_ns),
             idle: idle::Idle::default(),
+            calm: calm::Calm::default(),
+            map: None,
+            image,
+            attempts: 0,
+            setting_at_ns: 0,
+            is_never: false,
             ready_pace: Pace::new(READY_PPM, READY_CREDIT_NS, now_ns),
             readiness: if options.make_ready { Readiness::new() } else { Readiness::off() },
             surveys,
@@ -268,6 +287,7 @@ impl Engine {
             self.gone(now_ns)
         };
         match done {
+            Err(error) if error.is_gone() && !self.target.is_ending() => self.renew(now_ns)?,
             Err(error) if error.is_gone() || self.target.is_ending() => self.gone(now_ns)?,
             other => other?,
         }
@@ -300,7 +320,10 @@ impl Engine {
             _ => {}
         }
         let time_ns = now_ns + elapsed_ns(began);
-        if matches!(self.phase, Phase::Idle) && self.next_round_ns(time_ns) <= time_ns {
+        if matches!(self.phase, Phase::Idle)
+            && self.next_round_ns(time_ns) <= time_ns
+            && self.is_calm(time_ns)
+        {
             if self.is_surveying() {
                 self.open_survey(now_ns, began)?;
             }
@@ -334,10 +357,10 @@ impl Engine {
         survey_ns.min(pass_ns)
     }
 
-    /// When both shares, of what tracking takes itself and of what it costs the process, allow
-    /// another round.
+    /// When both shares, of what tracking takes itself and of what it costs the process, and the
+    /// machine's memory allow another round.
     fn next_round_ns(&mut self, now_ns: u64) -> u64 {
-        self.pace.next_ns(now_ns).max(self.burden.next_ns(now_ns))
+        self.pace.next_ns(now_ns).max(self.burden.next_ns(now_ns)).max(self.calm_at_ns())
     }
 
     fn gone(&mut self, now_ns: u64) -> Result<(), HotError> {
@@ -374,6 +397,7 @@ impl Engine {
 
     /// Updates where the process's memory is.
     fn begin_pass(&mut self) -> Result<(), HotError> {
+        self.check_image()?;
         let pid = self.target.pid();
         self.layout = Layout::of(&maps::of(pid).map_err(HotError::of(pid, "read /proc/PID/maps"))?);
         self.pass.ranges.clear();
@@ -385,10 +409,20 @@ impl Engine {
             self.heat.retain(|range| !surveys.judges(range));
         }
         (self.pass.turn, self.pass.touched_pages, self.pass.present_pages) = (0, 0, 0);
+        if self.surveys.is_none() {
+            self.shared_once_less();
+        }
         let layout = &self.layout;
         self.heat.retain(|range| layout.holds_part(range));
         self.memos.retain(|&range, _| layout.holds_part(range));
         Ok(())
+    }
+
+    /// Ranges of which pages are shared come closer to being looked at again.
+    fn shared_once_less(&mut self) {
+        for memo in self.memos.values_mut() {
+            memo.shared = memo.shared.saturating_sub(1);
+        }
     }
 
     /// Reads and counts what was touched.
@@ -430,6 +464,7 @@ impl Engine {
     fn end_pass(&mut self, now_ns: u64, step: &mut Step) -> Result<(), HotError> {
         step.pass_over = true;
         self.pass.number += 1;
+        self.attempts = 0;
         self.window.learn(self.pass.touched_pages, self.pass.present_pages);
         if self.options.watch_only {
             self.report_tracking(now_ns);
@@ -439,10 +474,7 @@ impl Engine {
         self.top_permille = self.heat.top_permille();
         let facts = self.facts();
         let situation = Situation {
-            resident_bytes: self
-                .accounts
-                .resident_at_begin
-                .max(self.pass.present_pages * PAGE as u64),
+            resident_bytes: self.resident_bytes(),
             grown_bytes: self.accounts.grown_bytes,
             huge_bytes: self.huge_ranges() * EXTENT as u64,
             free_huge_pages: machine::free_huge_pages(),
@@ -463,6 +495,11 @@ impl Engine {
             self.settle(now_ns);
         }
         Ok(())
+    }
+
+    /// Memory of the process as far as it is known.
+    fn resident_bytes(&self) -> u64 {
+        self.accounts.resident_at_begin.max(self.pass.present_pages * PAGE as u64)
     }
 
     /// The facts of every range that has a page present.
@@ -500,48 +537,11 @@ impl Engine {
         self.options.settings.hot_count(windows, self.top_permille)
     }
 
-    /// Sets the bytes that may be in huge pages. The excess is split at the end of the next pass,
-    /// the coldest ranges first.
-    pub fn set_budget(&mut self, budget_bytes: u64, now_ns: u64) {
-        if self.options.settings.budget_bytes != budget_bytes {
-            self.options.settings.budget_bytes = budget_bytes;
-            self.ledger.note(&Entry::Budget { at_ms: self.at_ms(now_ns), budget_bytes });
-            self.resume();
-        }
-    }
-
-    /// Changes the share of one processor that tracking and collapsing may take, in millionths.
-    pub fn set_cpu_ppm(&mut self, cpu_ppm: u64) {
-        self.pace.set_share(cpu_ppm);
-    }
-
-    /// Changes by how much tracking may slow the process down, in millionths.
-    pub fn set_slowdown_ppm(&mut self, slowdown_ppm: u64) {
-        self.burden.set_share(slowdown_ppm);
-    }
-
     /// Resumes tracking if it had settled.
     pub fn resume(&mut self) {
         if self.state == State::Settled {
             self.state = State::Tracking;
             self.pass.quiet = 0;
-        }
-    }
-
-    /// Changes thresholds from the next decision on. Change the budget with [`Engine::set_budget`].
-    pub fn change_settings(&mut self, change: impl FnOnce(&mut Settings)) {
-        change(&mut self.options.settings);
-        self.resume();
-    }
-
-    /// How the process uses huge pages.
-    pub fn usage(&self) -> Usage {
-        let used = self.memos.values().filter(|memo| memo.ours && memo.in_use).count() as u64;
-        let bytes = |ranges: u64| ranges * EXTENT as u64;
-        Usage {
-            huge_bytes: bytes(self.huge_ranges()),
-            used_bytes: bytes(used),
-            wanted_bytes: bytes(self.wanted_ranges),
         }
     }
 

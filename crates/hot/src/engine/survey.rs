@@ -12,7 +12,6 @@ use std::time::Instant;
 use hiroma_policy::huge::{RangeFacts, Survey, Window};
 use hiroma_policy::pace::{BURDEN_PER_PAGE_NS, Pace};
 use hiroma_sys::hot::maps;
-use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
 
 use super::act::{CollapseOutcome, Payer};
@@ -35,9 +34,6 @@ const RANGES_MAX: usize = 8192;
 const PAUSE_NS: u64 = 200 * MS;
 /// Surveys in a row without a collapse before there is nothing to do.
 const IDLE_SURVEYS_MIN: u32 = 4;
-/// Surveys in which a range is left out after pages of it were found to be shared: a collapse would
-/// copy them for one of the processes.
-const SHARED_SURVEYS: u8 = 16;
 
 /// The state of surveys.
 pub(super) struct Surveys {
@@ -56,7 +52,6 @@ pub(super) struct Surveys {
     next_ns: u64,
     /// How long the process had run when managing began.
     age_at_begin_ns: u64,
-    pagemap: Option<Pagemap>,
     views: Vec<RangeView>,
 }
 
@@ -77,7 +72,6 @@ impl Surveys {
             idle: 0,
             next_ns: now_ns,
             age_at_begin_ns: machine::age_ns(started),
-            pagemap: None,
             views: Vec::new(),
         })
     }
@@ -171,9 +165,7 @@ impl Engine {
             let read = HotError::of(pid, "read /proc/PID/maps");
             self.layout = Layout::of(&maps::of(pid).map_err(read)?);
             self.tracker.populated(&self.layout, &mut rest)?;
-            for memo in self.memos.values_mut() {
-                memo.shared = memo.shared.saturating_sub(1);
-            }
+            self.shared_once_less();
             let may_be_huge = |range: &u64| {
                 let memo = self.memos.get(range).copied().unwrap_or_default();
                 self.layout.holds_whole(*range) && !memo.ours && memo.is_open()
@@ -243,6 +235,7 @@ impl Engine {
     /// Collapses the hottest range that is due, if its share allows. Returns whether it did.
     pub(super) fn collapse_due(&mut self, now_ns: u64) -> Result<bool, HotError> {
         let ready_ns = self.ready_at_ns(now_ns);
+        let may_collapse = self.may_collapse(now_ns);
         let budget_bytes = self.options.settings.budget_bytes;
         let is_over_budget = budget_bytes != u64::MAX
             && (self.huge_ranges() + 1).saturating_mul(EXTENT as u64) > budget_bytes;
@@ -250,18 +243,12 @@ impl Engine {
         if surveys.due.is_empty() || surveys.purse.next_ns(now_ns).max(ready_ns) > now_ns {
             return Ok(false);
         }
-        if surveys.free_huge_pages == 0 || is_over_budget {
+        if surveys.free_huge_pages == 0 || is_over_budget || !may_collapse {
             surveys.due.clear();
             return Ok(false);
         }
         let Some((range, touches_per_s)) = surveys.due.pop_front() else { return Ok(false) };
         let window_ns = surveys.window.ns();
-        let cpu = hiroma_sys::cpu::thread_ns();
-        if self.is_shared(range)? {
-            self.memos.entry(range).or_default().shared = SHARED_SURVEYS;
-            self.pay(hiroma_sys::cpu::thread_ns() - cpu);
-            return Ok(false);
-        }
         let fact = RangeFacts {
             range,
             present: PAGES_PER_EXTENT as u16,
@@ -291,18 +278,6 @@ impl Engine {
             Some(surveys) => surveys.purse.spend(cpu_ns),
             None => self.pace.spend(cpu_ns),
         }
-    }
-
-    /// Whether another process maps pages of the range.
-    fn is_shared(&mut self, range: u64) -> Result<bool, HotError> {
-        let pid = self.target.pid();
-        let failed = || HotError::of(pid, "read /proc/PID/pagemap");
-        let Some(surveys) = &mut self.surveys else { return Ok(false) };
-        if surveys.pagemap.is_none() {
-            surveys.pagemap = Some(Pagemap::open(pid).map_err(failed())?);
-        }
-        let Some(pagemap) = &surveys.pagemap else { return Ok(false) };
-        Ok(pagemap.exclusive(range).map_err(failed())? != bits::ALL)
     }
 }
 

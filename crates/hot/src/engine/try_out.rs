@@ -2,9 +2,6 @@
 
 use std::time::Instant;
 
-use hiroma_sys::hot::target::{Advice, Span};
-use hiroma_units::EXTENT;
-
 use super::{Engine, Phase, State, elapsed_ns};
 use crate::error::HotError;
 use crate::ledger::Entry;
@@ -78,6 +75,10 @@ impl Engine {
             State::Gone | State::Stopped(_) => false,
         };
         let is_idle = matches!(self.phase, Phase::Idle);
+        // Trials collapse, too.
+        if !self.may_collapse(now_ns) {
+            return false;
+        }
         if !is_ready || !is_idle || self.options.dry_run || self.huge_ranges() == 0 {
             return false;
         }
@@ -94,6 +95,7 @@ impl Engine {
     /// Advances the trial.
     pub(super) fn try_on(&mut self, now_ns: u64) -> Result<(), HotError> {
         let Some(mut now) = self.trial.running.take() else { return Ok(()) };
+        self.may_collapse(now_ns);
         let pid = self.target.pid();
         let work = Work::of(pid).ok_or(HotError::Gone { pid })?;
         match now.trial.next(now_ns, work) {
@@ -102,13 +104,12 @@ impl Engine {
                 let began = Instant::now();
                 while elapsed_ns(&began) < STEP_NS {
                     let Some(range) = rest.pop() else { break };
-                    // A range that the process has unmapped, or whose collapse is refused now, stays
-                    // as it is.
+                    // A range that the process has unmapped or shares, or whose collapse is
+                    // refused now, stays as it is.
                     if huge {
-                        let span = Span { start: range * EXTENT as u64, len: EXTENT as u64 };
-                        let _ = self.target.advise(&[span], Advice::Collapse);
+                        self.collapse_again(range)?;
                     } else {
-                        self.split_mapping(range)?;
+                        self.split_for_trial(range)?;
                     }
                 }
                 now.next_ns = now_ns + elapsed_ns(&began);
@@ -138,8 +139,8 @@ impl Engine {
                 self.memos.entry(range).or_default().ours = false;
                 continue;
             }
-            let span = Span { start: range * EXTENT as u64, len: EXTENT as u64 };
-            let _ = self.target.advise(&[span], Advice::Collapse);
+            // The process may have ended.
+            let _ = self.collapse_again(range);
         }
     }
 

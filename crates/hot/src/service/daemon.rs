@@ -15,8 +15,7 @@ use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
-use rustix::net::{SocketFlags, UCred, accept_with};
+use rustix::net::UCred;
 use rustix::process::{PidfdFlags, pidfd_open};
 use zerocopy::IntoBytes;
 
@@ -32,15 +31,13 @@ use super::subject::{catches, has_ended, permitted, pid_of};
 use super::watch::{Open, Watch};
 use crate::error::HotError;
 
-/// Maximum number of connections.
-const CONNECTIONS_MAX: usize = 512;
 /// Ranges that a process gives up in one round of shares: splitting 16 and making 16 takes about
 /// ten milliseconds.
 const SHARE_STEP: u64 = 16;
 /// How often shares are recomputed.
 const SHARES_INTERVAL_NS: u64 = 500_000_000;
-/// A chosen process whose managing has stopped by itself is tried again after this time.
-const RETRY_NS: u64 = 600_000_000_000;
+/// A chosen process that cannot be managed, or whose managing has stopped by itself, is tried again after this time.
+pub(super) const RETRY_NS: u64 = 600_000_000_000;
 /// A call of a function of a program that takes longer is reported: the limit for it is 0.5 ms.
 const CALL_NS_MAX: u64 = 100_000_000;
 
@@ -82,11 +79,13 @@ pub enum ServeError {
 pub struct Daemon {
     pub(super) options: ServiceOptions,
     pub(super) open: Open,
-    listener: OwnedFd,
+    pub(super) listener: OwnedFd,
+    /// When connections are accepted again, after that has failed.
+    pub(super) accept_at_ns: Option<u64>,
     /// Held while the daemon runs. The file is never removed: without it two daemons could hold
     /// "the" lock.
     lock: File,
-    peers: BTreeMap<u64, Peer>,
+    pub(super) peers: BTreeMap<u64, Peer>,
     /// Processes that were chosen by rules; numbered like the peers.
     pub(super) chosen: BTreeMap<u64, Member>,
     pub(super) choose_at_ns: u64,
@@ -96,10 +95,10 @@ pub struct Daemon {
 }
 
 /// A connection, and the process that is registered through it.
-struct Peer {
-    socket: OwnedFd,
-    credentials: UCred,
-    member: Option<Member>,
+pub(super) struct Peer {
+    pub(super) socket: OwnedFd,
+    pub(super) credentials: UCred,
+    pub(super) member: Option<Member>,
 }
 
 pub(super) struct Member {
@@ -154,6 +153,7 @@ impl Daemon {
             options,
             open,
             listener,
+            accept_at_ns: None,
             lock,
             peers: BTreeMap::new(),
             chosen: BTreeMap::new(),
@@ -175,14 +175,15 @@ impl Daemon {
             let now = now_ns();
             self.choose(now);
             self.step_members(now);
-            let wait_ns = self.next_ns().saturating_sub(now_ns()).min(60_000_000_000);
+            let listens = if self.accepts(now) { PollFlags::IN } else { PollFlags::empty() };
+            let wait_ns = self.next_ns(now).saturating_sub(now_ns()).min(60_000_000_000);
             let timeout = Timespec {
                 tv_sec: (wait_ns / 1_000_000_000) as i64,
                 tv_nsec: (wait_ns % 1_000_000_000) as i64,
             };
             let mut fds = vec![
                 PollFd::from_borrowed_fd(stop, PollFlags::IN),
-                PollFd::new(&self.listener, PollFlags::IN),
+                PollFd::new(&self.listener, listens),
             ];
             let mut ids = Vec::new();
             for (&id, peer) in &self.peers {
@@ -206,7 +207,7 @@ impl Daemon {
                 return Ok(());
             }
             if ready[1] {
-                self.accept();
+                self.accept(now);
             }
             let mut ready_ids: Vec<u64> = ids
                 .into_iter()
@@ -226,24 +227,6 @@ impl Daemon {
 
     pub(super) fn log(&mut self, line: &str) {
         (self.options.log)(line);
-    }
-
-    fn accept(&mut self) {
-        let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
-        else {
-            return;
-        };
-        let Ok(credentials) = socket_peercred(&socket) else { return };
-        if self.peers.len() >= CONNECTIONS_MAX {
-            let _ = refuse(
-                &socket,
-                Errno::USERS,
-                &format!("{CONNECTIONS_MAX} processes are connected already"),
-            );
-            return;
-        }
-        self.next_id += 1;
-        self.peers.insert(self.next_id, Peer { socket, credentials, member: None });
     }
 
     /// Answers all requests that a peer has sent.
@@ -421,8 +404,8 @@ impl Daemon {
                 Leaves::Because(reason) => format!("process {} is let go: {reason}", member.pid),
             };
             self.log(&line);
-            if let (Leaves::Because(_), Some(selector)) = (&why, &mut self.options.selector) {
-                selector.refuse(member.pid, RETRY_NS);
+            if let (Leaves::Because(reason), Some(selector)) = (&why, &mut self.options.selector) {
+                selector.refuse(member.pid, RETRY_NS, reason);
             }
             drop(member);
             self.share_out(now_ns());
@@ -500,12 +483,13 @@ impl Daemon {
     }
 
     /// When the next action is due.
-    fn next_ns(&self) -> u64 {
+    fn next_ns(&self, now: u64) -> u64 {
         let due =
             |member: &Member| member.next_ns.min(member.notice.overdue_at_ns().unwrap_or(u64::MAX));
         self.members()
             .map(|(_, member)| due(member).min(self.shares_at_ns))
             .chain(self.options.selector.as_ref().map(|_| self.choose_at_ns))
+            .chain(self.accept_at_ns.filter(|&at_ns| at_ns > now))
             .min()
             .unwrap_or(u64::MAX)
     }

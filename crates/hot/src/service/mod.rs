@@ -6,6 +6,7 @@
 //! | [`protocol`] | messages on the socket |
 //! | [`client`] | the process's side; usable in a signal handler |
 //! | [`daemon`] | the other side: which processes may register, their steps and shares |
+//! | [`descriptors`] | how many it may have, and what it does without |
 //! | [`metrics`] | what it does, for Prometheus |
 //! | [`select`] | which processes it manages that have not registered |
 //! | [`notice`] | what is reported to a process, and when; pages wait until they are fetched |
@@ -17,6 +18,7 @@
 mod chosen;
 pub mod client;
 pub mod daemon;
+pub mod descriptors;
 pub mod metrics;
 pub mod notice;
 pub mod protocol;

@@ -111,6 +111,12 @@ impl Rules {
         Ok(rules)
     }
 
+    /// No process with less resident memory can be chosen.
+    fn resident_min(&self) -> Bytes {
+        let of = |rule: &Rule| rule.resident_min.unwrap_or(RESIDENT_MIN);
+        self.rules.iter().map(of).min().unwrap_or(Bytes(u64::MAX))
+    }
+
     /// The rule for a process, of which the parents' facts are `family`: the process itself first.
     fn rule(&self, family: &[&Facts]) -> Option<&Rule> {
         let own = family.first()?;
@@ -139,31 +145,42 @@ struct Facts {
     /// Name of the first thread, and of the program's file.
     names: [String; 2],
     cgroup: String,
+    /// Whether all of these are known: that takes several files of each process.
+    is_complete: bool,
 }
 
 impl Facts {
-    /// None: the process has ended, or is a thread of the kernel.
+    /// What `/proc/PID/stat` says. None: the process has ended, is a thread of the kernel, or
+    /// cannot be looked at.
     fn of(pid: u32) -> Option<Facts> {
         let stat = proc::stat(pid)?;
         let resident_pages: u64 = proc::field(&stat, proc::RESIDENT).filter(|pages| *pages > 0)?;
+        Some(Facts {
+            parent: proc::field(&stat, proc::PARENT)?,
+            started: proc::field(&stat, proc::STARTED)?,
+            resident: Bytes(resident_pages * PAGE as u64),
+            names: [proc::name(&stat)?.to_owned(), String::new()],
+            ..Facts::default()
+        })
+    }
+
+    /// Adds the rest, if all of it can be read.
+    fn complete(&mut self, pid: u32) {
         let dir = PathBuf::from(format!("/proc/{pid}"));
+        let Ok(found) = fs::metadata(&dir) else { return };
+        self.uid = found.uid();
         let file = fs::read_link(dir.join("exe")).ok();
         let file = file.as_deref().and_then(Path::file_name).unwrap_or_default();
+        self.names[1] = file.to_string_lossy().into_owned();
         // Version 2 has one line, `0::/path`; in version 1 systemd's hierarchy has the whole path.
-        let groups = fs::read_to_string(dir.join("cgroup")).unwrap_or_default();
+        let Ok(groups) = fs::read_to_string(dir.join("cgroup")) else { return };
+        self.is_complete = true;
         let group = groups
             .lines()
             .find(|line| line.contains(":name=systemd:") || line.starts_with("0::"))
             .or_else(|| groups.lines().next())
             .and_then(|line| line.splitn(3, ':').nth(2));
-        Some(Facts {
-            parent: proc::field(&stat, proc::PARENT)?,
-            started: proc::field(&stat, proc::STARTED)?,
-            resident: Bytes(resident_pages * PAGE as u64),
-            uid: fs::metadata(&dir).ok()?.uid(),
-            names: [proc::name(&stat)?.to_owned(), file.to_string_lossy().into_owned()],
-            cgroup: group.unwrap_or("/").to_owned(),
-        })
+        self.cgroup = group.unwrap_or("/").to_owned();
     }
 
     fn fit(&self, rule: &Rule) -> bool {
@@ -188,16 +205,24 @@ pub struct Chosen {
     pub pid: u32,
     /// Limit of memory in huge pages; 0: its share.
     pub budget_bytes: u64,
+    pub resident_bytes: u64,
 }
 
 /// Chooses processes by rules.
 #[derive(Debug)]
 pub struct Selector {
     rules: Rules,
-    /// Processes that could not be managed, by number and start, and when to try them again.
-    refused: BTreeMap<(u32, u64), u64>,
+    /// Processes that could not be managed, by number and start.
+    refused: BTreeMap<(u32, u64), Refused>,
     /// The last look.
     facts: BTreeMap<u32, Facts>,
+}
+
+/// When to try a process again, and why it could not be managed.
+#[derive(Debug)]
+struct Refused {
+    until_ns: u64,
+    reason: String,
 }
 
 impl Selector {
@@ -213,35 +238,67 @@ impl Selector {
 
     /// Looks at all processes. Returns those that the rules choose, and that were not refused.
     pub fn choose(&mut self) -> Vec<Chosen> {
-        self.facts.clear();
+        self.look();
         let own = std::process::id();
+        let (facts, refused) = (&self.facts, &mut self.refused);
+        let now = now_ns();
+        // Nothing is forgotten of a process that could not be looked at this time.
+        refused.retain(|(pid, started), _| {
+            facts.get(pid).map_or(facts.is_empty(), |facts| facts.started == *started)
+        });
+        let chosen = |(&pid, own_facts): (&u32, &Facts)| {
+            let refused = refused.get(&(pid, own_facts.started));
+            let is_open = pid != own
+                && own_facts.is_complete
+                && refused.is_none_or(|refused| now >= refused.until_ns)
+                && machine::age_ns(own_facts.started) >= AGE_NS_MIN;
+            let rule = is_open.then(|| self.rules.rule(&family(facts, pid))).flatten()?;
+            let budget_bytes = rule.budget.map_or(0, |Bytes(bytes)| bytes);
+            let Bytes(resident_bytes) = own_facts.resident;
+            (!rule.leave).then_some(Chosen { pid, budget_bytes, resident_bytes })
+        };
+        facts.iter().filter_map(chosen).collect()
+    }
+
+    /// Reads what there is to know of all processes: of most only how large they are.
+    fn look(&mut self) {
+        self.facts.clear();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
             if let Some((pid, facts)) = pid.and_then(|pid| Some((pid, Facts::of(pid)?))) {
                 self.facts.insert(pid, facts);
             }
         }
-        let (facts, refused) = (&self.facts, &mut self.refused);
-        let now = now_ns();
-        refused.retain(|(pid, started), until_ns| {
-            now < *until_ns && facts.get(pid).is_some_and(|facts| facts.started == *started)
-        });
-        let chosen = |(&pid, own_facts): (&u32, &Facts)| {
-            let is_open = pid != own
-                && !refused.contains_key(&(pid, own_facts.started))
-                && machine::age_ns(own_facts.started) >= AGE_NS_MIN;
-            let rule = is_open.then(|| self.rules.rule(&family(facts, pid))).flatten()?;
-            let budget_bytes = rule.budget.map_or(0, |Bytes(bytes)| bytes);
-            (!rule.leave).then_some(Chosen { pid, budget_bytes })
-        };
-        facts.iter().filter_map(chosen).collect()
+        let least = self.rules.resident_min();
+        let is_large = |(&pid, facts): (&u32, &Facts)| (facts.resident >= least).then_some(pid);
+        let large: Vec<u32> = self.facts.iter().filter_map(is_large).collect();
+        for pid in large {
+            let mut next = pid;
+            for _ in 0..GENERATIONS_MAX {
+                let Some(facts) = self.facts.get_mut(&next) else { break };
+                if !facts.is_complete {
+                    facts.complete(next);
+                }
+                next = facts.parent;
+            }
+        }
+        // Little known is worse than nothing: it would look as if no rule fitted.
+        self.facts.retain(|_, facts| facts.resident < least || facts.is_complete);
     }
 
-    /// The process cannot be managed: it is not chosen again for this time.
-    pub fn refuse(&mut self, pid: u32, for_ns: u64) {
-        if let Some(facts) = self.facts.get(&pid) {
-            self.refused.insert((pid, facts.started), now_ns().saturating_add(for_ns));
-        }
+    /// Whether the last look has seen the process.
+    pub fn has_seen(&self, pid: u32) -> bool {
+        self.facts.contains_key(&pid)
+    }
+
+    /// The process cannot be managed: it is not chosen again for this time. Returns whether it was
+    /// not refused for this reason before.
+    pub fn refuse(&mut self, pid: u32, for_ns: u64, reason: &str) -> bool {
+        let Some(facts) = self.facts.get(&pid) else { return true };
+        let refused =
+            Refused { until_ns: now_ns().saturating_add(for_ns), reason: reason.to_owned() };
+        let before = self.refused.insert((pid, facts.started), refused);
+        before.is_none_or(|before| before.reason != reason)
     }
 }
 
@@ -318,10 +375,14 @@ mod tests {
         assert!(!found(&mut selector), "too young");
         std::thread::sleep(std::time::Duration::from_nanos(AGE_NS_MIN + 100_000_000));
         let first = found(&mut selector);
-        selector.refuse(child.id(), u64::MAX);
+        assert!(selector.has_seen(child.id()) && selector.has_seen(std::process::id()));
+        assert!(selector.refuse(child.id(), 600_000_000_000, "no rights"));
         let second = found(&mut selector);
+        // It is tried again after the time, and the same reason is no news then.
+        assert!(!selector.refuse(child.id(), 0, "no rights"));
+        let third = found(&mut selector);
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(first && !second);
+        assert!(first && !second && third);
     }
 }

@@ -14,17 +14,20 @@
 //! | [`settings`] | what users may set, and within which limits |
 //! | [`controller`] | what to do now: [`Controller`] |
 //! | [`reason`] | why |
+//! | [`refusal`] | when to ask again after the kernel has refused |
 //! | [`stream`] | which part of a file is behind the program that reads or writes it |
 
 pub mod controller;
 pub mod observe;
 pub mod reason;
+pub mod refusal;
 pub mod settings;
 pub mod stream;
 
 pub use controller::{Batch, BatchEnd, Controller, Go, Next, Verdict};
 pub use observe::{Node, ORDERS, Observation, Zone};
 pub use reason::Reason;
+pub use refusal::{Refusals, Refused};
 pub use settings::{BEHIND_LARGE, BEHIND_NEEDED, BEHIND_NEVER, OutOfRange, Settings};
 pub use stream::Stream;
 

@@ -15,14 +15,14 @@ use std::thread::{self, JoinHandle};
 
 use hiroma_metrics::Endpoint;
 use hiroma_policy::reclaim::{
-    Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Settings, Verdict,
+    Batch, BatchEnd, Controller, Go, Next, PAGE_BYTES, Reason, Refusals, Refused, Settings, Verdict,
 };
 use hiroma_sys::cpu::{now_ns, thread_ns};
 use hiroma_sys::host;
 use hiroma_sys::quiet::affinity;
 use hiroma_sys::quiet::files;
 use hiroma_sys::quiet::memory;
-use hiroma_sys::quiet::reclaim::{Mechanism, Reclaimed};
+use hiroma_sys::quiet::reclaim::{Mechanism, Reclaimed, is_final};
 use hiroma_sys::quiet::tasks;
 
 use crate::error::QuietError;
@@ -74,6 +74,7 @@ pub struct Daemon {
     looked: Looked,
     changes: Changes,
     reclaim: Option<Mechanism>,
+    refusals: Refusals,
     /// Batches in a row that the kernel reported as done without reclaiming anything.
     hollow: u32,
     accounts: Vec<Account>,
@@ -192,6 +193,7 @@ impl Daemon {
             looked,
             changes,
             reclaim,
+            refusals: Refusals::new(),
             hollow: 0,
             accounts: Vec::new(),
             behind,
@@ -273,8 +275,9 @@ impl Daemon {
     /// Drops the cache behind streams, if that was decided, or if nothing else is possible.
     fn drop_behind(&mut self, now: u64, verdicts: &[Verdict]) {
         let Some(behind) = self.behind.as_mut().filter(|_| !self.dry_run) else { return };
-        let alone = self.reclaim.is_none();
-        let wanted = |verdict: &Verdict| verdict.behind || alone && verdict.reclaim_pages > 0;
+        let alone = |node: u32| self.reclaim.is_none() || !self.refusals.may_ask(node, now);
+        let wanted =
+            |verdict: &Verdict| verdict.behind || verdict.reclaim_pages > 0 && alone(verdict.node);
         let before = behind.dropped_bytes();
         behind.step(now, verdicts.iter().any(wanted)).iter().for_each(|line| (self.log)(line));
         self.metrics.dropped(behind.dropped_bytes() - before);
@@ -305,16 +308,20 @@ impl Daemon {
             self.compact(verdict.node);
         }
         let Some(reclaim) = self.reclaim.clone() else { return };
+        if !self.refusals.may_ask(verdict.node, now_ns()) {
+            return;
+        }
         let mut next = verdict.batch_pages;
         while next > 0 && !stop.load(Ordering::Relaxed) {
             let (before, began, cpu) = (self.observer.stolen(&reclaim), now_ns(), thread_ns());
             let end = match reclaim.ask(verdict.node, next * PAGE_BYTES) {
                 Ok(Reclaimed::Whole) => BatchEnd::Whole,
                 Ok(Reclaimed::Short) => BatchEnd::Short,
-                Err(error) => {
-                    return self.give_up(&format!("node {}: {error}", verdict.node));
-                }
+                Err(error) => return self.refused(verdict.node, &error),
             };
+            if self.refusals.accepted(verdict.node) {
+                (self.log)(&format!("node {}: early reclaim works again", verdict.node));
+            }
             let (took_ns, cpu_ns) = (now_ns() - began, thread_ns() - cpu);
             // Often more than requested (Linux 6.18: twice as much), so that less is left to
             // request.
@@ -347,6 +354,17 @@ impl Daemon {
                     0
                 }
             };
+        }
+    }
+
+    /// The kernel refused to reclaim on a node: for good, or for now.
+    fn refused(&mut self, node: u32, error: &io::Error) {
+        match self.refusals.refused(node, now_ns(), is_final(error)) {
+            Refused::GiveUp => self.give_up(&format!("node {node}: {error}")),
+            Refused::Pause { is_news: true } => (self.log)(&format!(
+                "node {node}: {error}: no early reclaim there for now; it is tried again every minute"
+            )),
+            Refused::Pause { is_news: false } => {}
         }
     }
 

@@ -7,7 +7,7 @@ use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, OFlags, SeekFrom, fadvise, seek};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
@@ -42,10 +42,18 @@ fn parse_moved(text: &str) -> Option<u64> {
 
 /// Why other users' files are not visible, if so.
 pub fn obstacle() -> Option<String> {
-    let seen = fs::read_dir("/proc/1/fd");
-    seen.err().map(|error| {
-        format!("fadvise on the files that programs read and write (root): /proc/1/fd: {error}")
-    })
+    obstacle_below(Path::new("/proc"))
+}
+
+/// Both are needed: what a process moves says which one streams, and its descriptors say what.
+fn obstacle_below(proc: &Path) -> Option<String> {
+    let failed = |name: &str, error: io::Error| {
+        let path = proc.join(name);
+        let what = "fadvise on the files that programs read and write (root, CAP_SYS_PTRACE)";
+        format!("{what}: {}: {error}", path.display())
+    };
+    let files = fs::read_dir(proc.join("1/fd")).err().map(|error| failed("1/fd", error));
+    files.or_else(|| fs::read(proc.join("1/io")).err().map(|error| failed("1/io", error)))
 }
 
 /// All visible processes, and the bytes that each has moved.
@@ -153,6 +161,17 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn each_file_that_cannot_be_read_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = || obstacle_below(dir.path());
+        assert!(said().unwrap().contains("/1/fd: No such file"));
+        fs::create_dir_all(dir.path().join("1/fd")).unwrap();
+        assert!(said().unwrap().contains("/1/io: No such file"));
+        fs::write(dir.path().join("1/io"), "rchar: 1\n").unwrap();
+        assert_eq!(said(), None);
+    }
 
     #[test]
     fn positions_flags_and_counters_are_read() {

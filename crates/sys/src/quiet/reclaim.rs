@@ -12,7 +12,7 @@ use super::memory::{named, node_dir};
 pub enum Reclaimed {
     /// The requested amount, as far as the kernel reports; counters show whether that is true.
     Whole,
-    /// Less: the kernel gave up (`EAGAIN`).
+    /// Less: the kernel gave up (`EAGAIN`), or is reclaiming there already (`EBUSY`).
     Short,
 }
 
@@ -82,13 +82,24 @@ impl Mechanism {
             Mechanism::Node(root) => (node_dir(root, node).join("reclaim"), true),
             Mechanism::Group { file, takes_swappiness } => (file.clone(), *takes_swappiness),
         };
-        match fs::write(&path, format!("{bytes}{}", if only_files { " swappiness=0" } else { "" }))
-        {
-            Ok(()) => Ok(Reclaimed::Whole),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Reclaimed::Short),
-            Err(error) => Err(named(&path)(error)),
-        }
+        let request = format!("{bytes}{}", if only_files { " swappiness=0" } else { "" });
+        outcome(fs::write(&path, request)).map_err(named(&path))
     }
+}
+
+fn outcome(answer: io::Result<()>) -> io::Result<Reclaimed> {
+    use io::ErrorKind::{ResourceBusy, WouldBlock};
+    match answer {
+        Ok(()) => Ok(Reclaimed::Whole),
+        Err(error) if matches!(error.kind(), WouldBlock | ResourceBusy) => Ok(Reclaimed::Short),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether an error of [`Mechanism::ask`] means that the kernel will never do it: it does not know
+/// the request, or does not allow it.
+pub fn is_final(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied)
 }
 
 impl std::fmt::Display for Mechanism {
@@ -161,6 +172,27 @@ mod tests {
         assert_eq!(by_node, Mechanism::Node(dir.path().to_owned()));
         assert_eq!(by_node.ask(1, 8192).unwrap(), Reclaimed::Whole);
         assert_eq!(fs::read_to_string(node(1)).unwrap(), "8192 swappiness=0");
+    }
+
+    #[test]
+    fn only_what_the_kernel_never_does_is_final() {
+        use rustix::io::Errno;
+        let of = |errno: Errno| outcome(Err(errno.into()));
+        for errno in [Errno::AGAIN, Errno::BUSY] {
+            assert_eq!(of(errno).unwrap(), Reclaimed::Short);
+        }
+        for (errno, expected) in [
+            (Errno::INVAL, true),
+            (Errno::PERM, true),
+            (Errno::ACCESS, true),
+            (Errno::NOMEM, false),
+            (Errno::NOENT, false),
+            (Errno::IO, false),
+        ] {
+            // With the name of the file, as `ask` returns it.
+            let error = named(Path::new("reclaim"))(of(errno).unwrap_err());
+            assert_eq!(is_final(&error), expected, "{error}");
+        }
     }
 
     #[test]
