@@ -113,6 +113,23 @@ struct Account {
     cpu_ns: u64,
 }
 
+/// The means to drop what streams leave in the page cache, if this daemon has the rights for it.
+fn find_behind(
+    can_reclaim: bool,
+    log: &mut impl FnMut(&str),
+    reasons: &mut Vec<String>,
+) -> Option<Behind> {
+    if let Some(reason) = files::obstacle() {
+        reasons.push(reason);
+        return None;
+    }
+    let when = if can_reclaim { "where reclaim is of no use" } else { "in its place" };
+    log(&format!(
+        "mechanism {when}: fadvise, behind programs that read or write files from one end to the other"
+    ));
+    Some(Behind::default())
+}
+
 impl Daemon {
     /// Finds out what the machine supports, restores what a killed daemon left, and confines the
     /// kernel's reclaiming threads.
@@ -151,20 +168,7 @@ impl Daemon {
         } else {
             pin(&mut pins, &housekeeping, dry_run, &mut log, &mut reasons)
         };
-        let behind = match files::obstacle() {
-            None => Some(Behind::default()),
-            Some(reason) => {
-                reasons.push(reason);
-                None
-            }
-        };
-        if behind.is_some() {
-            let when =
-                if reclaim.is_some() { "where reclaim is of no use" } else { "in its place" };
-            log(&format!(
-                "mechanism {when}: fadvise, behind programs that read or write files from one end to the other"
-            ));
-        }
+        let behind = find_behind(reclaim.is_some(), &mut log, &mut reasons);
         if reclaim.is_none() && behind.is_none() && !pinned && !dry_run {
             return Err(QuietError::NoMechanism(reasons.join("\n")));
         }
