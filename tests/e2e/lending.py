@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 from copies import Servers, Stalls
@@ -99,6 +100,17 @@ def hog_in(bench, group, mib=HOG_MIB, rate=HOG_MIB_S, seconds=4):
     return process, out
 
 
+def disk_mib_s(directory):
+    """How fast the disk takes what a server writes to it, now: others may be writing too."""
+    with tempfile.NamedTemporaryFile(dir=directory) as file:
+        piece, began = os.urandom(4 * MIB), time.monotonic()
+        for _ in range(32):
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+        return 128 / (time.monotonic() - began)
+
+
 def member(bench, address):
     return next(member for member in pool(bench, address) if member["address"] == address)
 
@@ -116,7 +128,8 @@ def own_program(bench):
         lent = member(bench, address)["lent_bytes"]
         want(500 * MIB < lent < GROUP_MIB * MIB * 7 // 8, f"{lent / MIB:.0f} MiB are lent in a group of {GROUP_MIB} MiB")
         sweep = Sweep(bench, 384, 48, ["--store", f"tcp://{address}"]).filled()
-        hog, out = hog_in(bench, group)
+        # What the disk does not take cannot be given back sooner.
+        hog, out = hog_in(bench, group, rate=min(HOG_MIB_S, disk_mib_s("/var/tmp")))
         wait_for(lambda: sweep.alive() or "took" in out.read_text() or hog.poll() is not None, 60, "the program has its memory")
         want(hog.poll() is None, f"the program ended with {hog.returncode}: {out.read_text()}; {log.read_text()[-800:]}")
         took = float(re.search(r"took (\S+)", out.read_text()).group(1))
