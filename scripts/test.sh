@@ -185,10 +185,13 @@ everything() {
 		skip "fuzzers" "there is no C++ compiler for libFuzzer: sudo apt-get install g++"
 	fi
 	if [ -x target/release/hiroma ]; then
-		suite "end to end: real programs, a quarter of their memory" tests/e2e/run
-		# Not what takes long, and one store: make test-strangers runs everything. Each commit has its own order.
+		# Each commit has its own order, so that all have their turn where time is short.
+		local seed
+		seed=$(git rev-parse HEAD 2>/dev/null)
+		suite "end to end: real programs, a quarter of their memory" tests/e2e/run --within "$(part 420)" --seed "$seed"
+		# Not what takes long, and one store: make test-strangers runs everything.
 		suite "behaviours of programs, natively and far" tests/strangers/run --quick --kind behaviour --stores default \
-			--within "$(part 600)" --seed "$(git rev-parse HEAD 2>/dev/null)"
+			--within "$(part 600)" --seed "$seed"
 		# Not where the whole machine runs short of memory: make test-places runs everything.
 		suite "hot and quiet in bad places" tests/soak/places.py target/release/hiroma --gentle
 	else
