@@ -175,8 +175,10 @@ everything() {
 	room
 	lint
 	single "release build" "$cargo" build -q --release --workspace
-	# The command's tests run programs with the library of the release.
-	HIROMA_PRELOAD="$PWD/target/release/libhiroma_preload.so" HIROMA_QUIET_PRELOAD="$PWD/target/release/libhiroma_quiet_preload.so" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
+	# The command's tests run programs with the libraries of the release.
+	local release=$PWD/target/release
+	HIROMA_PRELOAD="$release/libhiroma_preload.so" HIROMA_QUIET_PRELOAD="$release/libhiroma_quiet_preload.so" \
+		HIROMA_BENCH="$release/hiroma-bench" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
 	HIROMA_SCHEDULES=100000 suite "100,000 schedules of the pager's state, and broken rules" schedules
 	suite "every order of threads at the lock and the bell" models
 	if command -v c++ >/dev/null 2>&1; then

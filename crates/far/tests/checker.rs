@@ -28,8 +28,8 @@ fn checker() -> &'static Path {
         cargo.args([
             "build",
             "--quiet",
-            "--package",
-            "hiroma-far",
+            // The features are those with which the workspace is tested.
+            "--workspace",
             "--example",
             "checker",
             "--target-dir",

@@ -15,7 +15,8 @@ pub fn library() -> &'static Path {
         let profile_dir = test.ancestors().nth(2).unwrap();
         let mut build = Command::new(env!("CARGO"));
         build
-            .args(["build", "--quiet", "--package", "hiroma-preload", "--target-dir"])
+            // The features are those with which the workspace is tested.
+            .args(["build", "--quiet", "--workspace", "--lib", "--target-dir"])
             .arg(profile_dir.parent().unwrap());
         if profile_dir.ends_with("release") {
             build.arg("--release");
