@@ -18,8 +18,9 @@ use crate::spill::Spill;
 use crate::tenant::{Quotas, Tenant};
 use crate::{Log, Server};
 
-/// How long the memory of a client that may come back is spared at most when others need it.
-const SPARED_MAX: Duration = Duration::from_secs(15);
+/// How long the memory of a client that may come back is spared at most when others need it, who
+/// wait 5 s for room.
+const SPARED_MAX: Duration = Duration::from_secs(3);
 /// How often sessions without a client are checked.
 const TEND_INTERVAL: Duration = Duration::from_millis(100);
 /// If nobody has looked for this long, the reason is that this process stood still, and the time

@@ -218,7 +218,9 @@ pub struct Ledger {
     file: Option<File>,
     dir: Option<LedgerDir>,
     written: u64,
-    /// Whether the directory had room for more when `written` was this.
+    /// Bytes of what was to be written.
+    noted: u64,
+    /// Whether the directory had room for more when `noted` was this.
     checked: (u64, bool),
     tracking: Tracking,
     budget: Budget,
@@ -236,6 +238,7 @@ impl Ledger {
             file,
             dir,
             written,
+            noted: written,
             checked: (written, true),
             tracking: Tracking::none(),
             budget: Budget::default(),
@@ -313,13 +316,15 @@ impl Ledger {
         let Some(file) = &mut self.file else { return };
         let mut line = serde_json::to_vec(entry).expect("numbers and text always become JSON");
         line.push(b'\n');
-        if self.written >= self.checked.0 + CHECK_BYTES {
+        // What was not written counts too: room may have come since.
+        self.noted += line.len() as u64;
+        if self.noted >= self.checked.0 + CHECK_BYTES {
             let has_room = self.dir.as_ref().is_none_or(|dir| clear_stale(dir, DIR_BYTES_MAX));
-            self.checked = (self.written, has_room);
+            self.checked = (self.noted, has_room);
         }
-        // Beginnings and ends are always recorded.
+        // Beginnings and ends are always recorded, of programs too.
         let room = self.checked.1 && self.written + line.len() as u64 <= BYTES_MAX
-            || matches!(entry, Entry::Begin { .. } | Entry::End { .. });
+            || matches!(entry, Entry::Begin { .. } | Entry::End { .. } | Entry::Exec { .. });
         if room && file.write_all(&line).is_ok() {
             self.written += line.len() as u64;
         }

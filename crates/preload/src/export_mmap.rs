@@ -16,7 +16,7 @@ use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, Split};
 use crate::runtime::{self, Phase};
 use crate::small::SMALL;
 use crate::sys::{self, Errno};
-use crate::{export_exec, export_lock, export_uffd, nursery, remap, scope};
+use crate::{export_exec, export_lock, nursery, remap, scope};
 
 pub type CallResult<T> = Result<T, Errno>;
 
@@ -396,16 +396,19 @@ pub unsafe extern "C" fn mprotect(addr: *mut c_void, len: usize, prot: c_int) ->
 }
 
 pub fn do_pkey_mprotect(addr: usize, len: usize, prot: c_int, pkey: c_int) -> CallResult<()> {
-    // Key 0 is that of all memory without a key.
-    if pkey == -1 || pkey == 0 {
+    if pkey == -1 {
         return do_mprotect(addr, len, prot);
     }
     if let Some(split) = managed(addr, len) {
         let Range { start, end } = split.inside;
         let owner = runtime::far(|pager| pager.owner(start, end - start));
-        // The pager's own accesses would need the key too: memory with one stays local.
-        if !matches!(owner, Some(Ok(Owner::Foreign))) {
-            export_uffd::leave_to_kernel(split.inside)?;
+        match owner {
+            Some(Ok(Owner::Foreign)) => {}
+            // Managed memory has no key but this.
+            _ if pkey == 0 => return do_mprotect(addr, len, prot),
+            // The pager's own accesses would need the key too. The kernel's error on processors
+            // without keys.
+            _ => return Err(Errno(libc::EINVAL)),
         }
     }
     // SAFETY: the program requested this call.

@@ -39,18 +39,12 @@ pub unsafe fn before_ioctl(request: usize, argument: usize) {
         nursery::start_now();
     }
     if let Some(split) = classify::split(range[0], range[1], &arena) {
+        // The library's heap has a lock, which a signal handler of the program must not wait for.
+        let mask = sys::block_signals();
         // If this fails, the kernel refuses the program's request (EBUSY).
-        let _ = leave_to_kernel(split.inside);
+        let _ = give_up(split.inside);
+        sys::restore_signals(mask);
     }
-}
-
-/// Makes a managed range one that is not, with its content.
-pub fn leave_to_kernel(range: Range<usize>) -> Result<(), Errno> {
-    // The library's heap has a lock, which a signal handler of the program must not wait for.
-    let mask = sys::block_signals();
-    let left = give_up(range);
-    sys::restore_signals(mask);
-    left
 }
 
 /// Maps a range anew as an unmanaged mapping, with its content.

@@ -149,7 +149,15 @@ pub unsafe fn release(block: *mut c_void) {
             large::free(block as usize);
         }
         // SAFETY: from `internal::allocate`.
-        Owner::Internal => unsafe { internal::release(block.cast()) },
+        Owner::Internal if scope::is_internal() => unsafe { internal::release(block.cast()) },
+        // A table of thread-specific values, at the end of a thread of the program: a handler of a
+        // signal must not run while the heap's lock is held.
+        Owner::Internal => {
+            let mask = sys::block_signals();
+            // SAFETY: as above.
+            unsafe { internal::release(block.cast()) };
+            sys::restore_signals(mask);
+        }
         // SAFETY: allocated by glibc.
         Owner::Libc => unsafe { __libc_free(block) },
         Owner::Stranger => {}

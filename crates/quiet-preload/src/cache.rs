@@ -3,16 +3,16 @@
 use std::ffi::c_int;
 use std::ops::Range;
 
-use crate::stream::CachedBlocks;
+use crate::stream::{CachedBlocks, WINDOW};
 use crate::sys;
 
 /// Maximum amount of written data behind a stream that may await write-back; beyond it the stream
 /// waits.
 pub const BEHIND: u64 = 256 << 20;
-/// How often, and for how many times at most, a stream asks whether its data was written back. A
-/// device that takes longer holds the stream up again with its next window.
+/// How often, and for how many times at most, a stream asks whether a window of its data was
+/// written back. A device that takes longer holds the stream up again with its next window.
 const PAUSE_NS: u32 = 2_000_000;
-const PAUSES_MAX: u32 = 500;
+const PAUSES_MAX: u32 = 1000;
 
 /// Finds where the file has pages in the cache. None if more than half of it is cached, or if that
 /// cannot be determined; the file is then left alone.
@@ -95,7 +95,8 @@ fn drop_written_of(cache: &impl Cache, kept: &CachedBlocks, written: Range<u64>,
 fn wait_until_written(cache: &impl Cache, range: Range<u64>) -> bool {
     // Pages that were being written before, and have been changed since, need another start.
     cache.start_write_back(range.clone());
-    for _ in 0..PAUSES_MAX {
+    let windows = (range.end - range.start).div_ceil(WINDOW).max(1) as u32;
+    for _ in 0..PAUSES_MAX.saturating_mul(windows) {
         if cache.unwritten(range.clone()).is_none_or(|pages| pages == 0) {
             return true;
         }
@@ -108,7 +109,6 @@ fn wait_until_written(cache: &impl Cache, range: Range<u64>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::WINDOW;
     use std::cell::{Cell, RefCell};
     use std::fs::File;
     use std::io::Write;
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn stream_waits_for_the_device_but_not_for_ever() {
         let written = BEHIND..BEHIND + WINDOW;
-        for (pauses, paused, from) in [(0, 0, WINDOW), (3, 3, WINDOW), (1000, PAUSES_MAX, 0)] {
+        for (pauses, paused, from) in [(0, 0, WINDOW), (3, 3, WINDOW), (9999, PAUSES_MAX, 0)] {
             let model = Model { pauses: Cell::new(pauses), ..Model::default() };
             assert_eq!(
                 drop_written_of(&model, &CachedBlocks::none(), written.clone(), 0),

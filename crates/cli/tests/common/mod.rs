@@ -62,6 +62,7 @@ fn built(package: &str, file: &str) -> PathBuf {
         "build",
         "-q",
         "--workspace",
+        "--tests",
         "--manifest-path",
         concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
     ]);

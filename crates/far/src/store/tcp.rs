@@ -329,7 +329,7 @@ impl Shared {
                 return Err(unreachable(link));
             }
         }
-        match (link.answers.pop_back(), link.death()) {
+        match (link.answers.pop_back().filter(|(of, _)| *of == id), link.death()) {
             (Some((_, Message::Error { code, text })), _) => {
                 Err(self.request_failed(server, false, code, &text))
             }

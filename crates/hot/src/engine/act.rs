@@ -29,6 +29,8 @@ pub(super) enum CollapseOutcome {
     DryRun,
     /// This range cannot be collapsed now; others may be.
     Refused,
+    /// It has changed since it was scanned: pages of it are shared or gone.
+    Unfit,
     /// No more collapses in this step.
     Enough,
 }
@@ -95,7 +97,7 @@ impl Engine {
                     busy = true;
                 }
                 CollapseOutcome::Refused => busy = true,
-                CollapseOutcome::DryRun => {}
+                CollapseOutcome::DryRun | CollapseOutcome::Unfit => {}
                 CollapseOutcome::Enough => break,
             }
             if self.stop_if_stalled(now_ns) {
@@ -151,9 +153,8 @@ impl Engine {
             Payer::Passes => self.growth_room(),
         };
         let Fit::Fits { missing } = self.look(fact.range, Growth { free: 0, room_bytes })? else {
-            self.forget(fact.range);
             self.spend(payer, hiroma_sys::cpu::thread_ns() - before);
-            return Ok(CollapseOutcome::Refused);
+            return Ok(CollapseOutcome::Unfit);
         };
         let mut entry = Entry::Collapse {
             at_ms: self.at_ms(now_ns),

@@ -6,7 +6,7 @@ use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_sys::hot::target::{Advice, Span};
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
-use super::Engine;
+use super::{Engine, Memo};
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
 
@@ -63,15 +63,22 @@ impl Engine {
         most.min(u128::from(u64::MAX)) as u64 - self.accounts.grown_bytes.min(most as u64)
     }
 
-    /// Looks at a range, and remembers if it is shared.
-    pub(super) fn look(&mut self, range: u64, growth: Growth) -> Result<Fit, HotError> {
-        let pid = self.target.pid();
-        let failed = || HotError::of(pid, "read /proc/PID/pagemap");
+    /// The page map, opened when it is needed first.
+    fn map(&mut self, range: u64) -> Result<&Map, HotError> {
+        let failed = HotError::of(self.target.pid(), "read /proc/PID/pagemap");
         if self.map.is_none() {
-            let pagemap = Pagemap::open(pid).map_err(failed())?;
+            let pagemap = Pagemap::open(self.target.pid()).map_err(failed)?;
             let knows_zeros = pagemap.huge(range, range + 1).is_ok();
             self.map = Some(Map { pagemap, knows_zeros });
         }
+        Ok(self.map.as_ref().expect("just opened"))
+    }
+
+    /// Looks at a range, and remembers if it is shared. What else has changed counts from now on.
+    pub(super) fn look(&mut self, range: u64, growth: Growth) -> Result<Fit, HotError> {
+        let pid = self.target.pid();
+        let failed = || HotError::of(pid, "read /proc/PID/pagemap");
+        self.map(range)?;
         let Some(map) = &self.map else { return Ok(Fit::Gone) };
         let present = map.pagemap.present(range).map_err(failed())?;
         let exclusive = map.pagemap.exclusive(range).map_err(failed())?;
@@ -81,17 +88,16 @@ impl Engine {
             None => bits::NONE,
         };
         let fit = fit(&present, &exclusive, &zeros, growth);
-        if fit == Fit::Shared {
-            self.memos.entry(range).or_default().shared = SHARED_SURVEYS;
+        match fit {
+            Fit::Shared => self.memos.entry(range).or_default().shared = SHARED_SURVEYS,
+            Fit::Gone => {
+                if let Some(heat) = self.heat.range_mut(range) {
+                    heat.present = present;
+                }
+            }
+            Fit::Fits { .. } => {}
         }
         Ok(fit)
-    }
-
-    /// A range that does not fit counts as never seen.
-    pub(super) fn forget(&mut self, range: u64) {
-        if let Some(heat) = self.heat.range_mut(range) {
-            heat.forget();
-        }
     }
 
     /// Splits a range of ours for a trial.
@@ -100,28 +106,33 @@ impl Engine {
             return Ok(());
         }
         self.split_mapping(range)?;
-        let any = Growth { free: PAGES_PER_EXTENT as u16, room_bytes: 0 };
-        if let Fit::Fits { missing } = self.look(range, any)? {
-            self.memos.entry(range).or_default().lacked = missing;
-        }
+        let failed = HotError::of(self.target.pid(), "read /proc/PID/pagemap");
+        let present = self.map(range)?.pagemap.present(range).map_err(failed)?;
+        let memo = self.memos.entry(range).or_default();
+        (memo.is_split, memo.lacked) = (true, PAGES_PER_EXTENT as u16 - bits::count(&present));
         Ok(())
     }
 
     /// Makes a range huge again that was split for a trial. Returns false if it was changed
-    /// meanwhile so that it is no longer ours.
+    /// meanwhile so that it stays split, and is no longer ours.
     pub(super) fn collapse_again(&mut self, range: u64) -> Result<bool, HotError> {
-        let Some(memo) = self.memos.get(&range).copied().filter(|memo| memo.ours) else {
-            return Ok(false);
+        let is_split = |memo: &Memo| memo.ours && memo.is_split;
+        let Some(memo) = self.memos.get(&range).copied().filter(is_split) else {
+            return Ok(true);
         };
         // Splitting it gave back pages of zeros, which it had before.
         let free = memo.added_pages.max(memo.lacked);
         let growth = Growth { free, room_bytes: self.growth_room() };
         let fit = if self.is_never { Fit::Gone } else { self.look(range, growth)? };
         let Fit::Fits { missing } = fit else {
-            self.memos.entry(range).or_default().ours = false;
-            self.forget(range);
+            let memo = self.memos.entry(range).or_default();
+            (memo.ours, memo.is_split) = (false, false);
+            if let Some(heat) = self.heat.range_mut(range) {
+                heat.forget();
+            }
             return Ok(false);
         };
+        self.memos.entry(range).or_default().is_split = false;
         let span = Span { start: range * EXTENT as u64, len: EXTENT as u64 };
         if self.target.advise(&[span], Advice::Collapse).is_ok() {
             let added = missing.saturating_sub(free);

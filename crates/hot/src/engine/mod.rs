@@ -87,7 +87,9 @@ struct Memo {
     /// Pages that collapsing has added to the process's memory and that were not seen to be freed
     /// again.
     added_pages: u16,
-    /// Pages that it lacked right after it was split for a trial.
+    /// It was split for a trial.
+    is_split: bool,
+    /// Pages that it lacked right after that.
     lacked: u16,
     /// Surveys for which it is left out because other processes map pages of it.
     shared: u8,
@@ -302,7 +304,14 @@ impl Engine {
         }
         match self.state {
             State::Gone | State::Stopped(_) => return Ok(()),
-            State::Settled if now_ns >= self.wake_ns => self.look_again(now_ns, step)?,
+            // What is split to be checked is to be watched at once.
+            State::Settled if now_ns >= self.wake_ns => {
+                if self.is_calm(now_ns) {
+                    self.look_again(now_ns, step)?;
+                } else {
+                    self.wake_ns = self.calm_at_ns();
+                }
+            }
             State::Settled | State::Tracking => {}
         }
         step.collapsed += u32::from(self.collapse_due(now_ns)?);

@@ -9,7 +9,7 @@ use crate::heat::Heat;
 use crate::layout::Layout;
 use crate::ledger::Entry;
 use crate::machine;
-use crate::tracker;
+use crate::tracker::{self, Backend};
 
 /// Fields of `/proc/PID/stat` that another program changes: where its code begins, and its stack.
 const CODE: usize = 26;
@@ -52,6 +52,13 @@ impl Engine {
             return self.gone(now_ns);
         }
         let image = Image::of(pid);
+        if self.tracker.backend() == Backend::Damon {
+            // The kernel's monitor is taken until it is given back.
+            match tracker::open(pid, Some(Backend::Smaps)) {
+                Ok(tracker) => self.tracker = tracker,
+                Err(_) => return self.gone(now_ns),
+            }
+        }
         let reopened = tracker::open(pid, self.options.backend).and_then(|tracker| {
             let looked = HotError::of(pid, "read /proc/PID/status");
             Ok((tracker, machine::resident_bytes(pid).map_err(looked)?))

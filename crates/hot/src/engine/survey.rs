@@ -264,7 +264,9 @@ impl Engine {
                     surveys.free_huge_pages -= 1;
                     surveys.idle = 0;
                 }
-                CollapseOutcome::DryRun | CollapseOutcome::Refused => surveys.survey.forget(range),
+                CollapseOutcome::DryRun | CollapseOutcome::Refused | CollapseOutcome::Unfit => {
+                    surveys.survey.forget(range)
+                }
                 CollapseOutcome::Enough => surveys.due.clear(),
             }
         }

@@ -33,6 +33,8 @@ struct Running {
     rest: Option<Vec<u64>>,
     /// When to go on.
     next_ns: u64,
+    /// A range did not become huge again.
+    is_spoilt: bool,
 }
 
 impl TryOut {
@@ -83,8 +85,13 @@ impl Engine {
             return false;
         }
         let trial = Trial::new(options);
-        self.trial.running =
-            Some(Running { trial, ranges: self.own_ranges(), rest: None, next_ns: now_ns });
+        self.trial.running = Some(Running {
+            trial,
+            ranges: self.own_ranges(),
+            rest: None,
+            next_ns: now_ns,
+            is_spoilt: false,
+        });
         true
     }
 
@@ -104,10 +111,10 @@ impl Engine {
                 let began = Instant::now();
                 while elapsed_ns(&began) < STEP_NS {
                     let Some(range) = rest.pop() else { break };
-                    // A range that the process has unmapped or shares, or whose collapse is
-                    // refused now, stays as it is.
+                    // A range that the process has unmapped, or whose collapse is refused now,
+                    // stays as it is.
                     if huge {
-                        self.collapse_again(range)?;
+                        now.is_spoilt |= !self.collapse_again(range)?;
                     } else {
                         self.split_for_trial(range)?;
                     }
@@ -116,6 +123,12 @@ impl Engine {
                 if rest.is_empty() {
                     now.rest = None;
                     now.trial.changed(now.next_ns);
+                    // Turns would be compared that differ by less than all of it.
+                    if now.is_spoilt {
+                        self.trial.running = Some(now);
+                        self.abandon_trial();
+                        return self.tried(now_ns, Gain::Unknown);
+                    }
                 }
             }
             Todo::Wait { until_ns } => now.next_ns = until_ns,

@@ -16,7 +16,7 @@ pub fn library() -> &'static Path {
         let mut build = Command::new(env!("CARGO"));
         build
             // The features are those with which the workspace is tested.
-            .args(["build", "--quiet", "--workspace", "--lib", "--target-dir"])
+            .args(["build", "--quiet", "--workspace", "--lib", "--tests", "--target-dir"])
             .arg(profile_dir.parent().unwrap());
         if profile_dir.ends_with("release") {
             build.arg("--release");

@@ -248,6 +248,11 @@ impl Books {
         std::mem::take(&mut self.frees)
     }
 
+    /// They could not be deleted now.
+    pub fn put_back_frees(&mut self, numbers: &[u32]) {
+        self.frees.extend(numbers);
+    }
+
     /// They are deleted.
     pub fn freed(&mut self, chunks: usize) {
         self.existing -= chunks;

@@ -25,7 +25,7 @@ const TOGETHER: usize = 512;
 pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let (kept, epoch) = (Arc::clone(shared), shared.epoch.load(SeqCst));
     let mut keeper = Keeper {
-        line: Line::new(shared),
+        line: Line::yielding(shared),
         shared: Arc::clone(shared),
         renewed: Instant::now(),
         asked: Instant::now(),
@@ -64,6 +64,9 @@ impl Keeper {
             if shared.minding.is_stopping() {
                 return Duration::ZERO;
             }
+            if self.line.take_yielded() {
+                return STILL_EVERY;
+            }
             self.is_lost = true;
             let holds_something = {
                 let mut books = shared.books();
@@ -78,14 +81,15 @@ impl Keeper {
 
     fn work(&mut self) -> Result<(), StoreError> {
         let frees = self.shared.books().take_frees();
-        self.delete(&frees)?;
+        // Deleting twice does no harm.
+        self.delete(&frees).inspect_err(|_| self.shared.books().put_back_frees(&frees))?;
         let numbers: Vec<u32> = self.shared.books().numbers_to_make().collect();
         if !numbers.is_empty() {
             self.make(&numbers)?;
         }
         if self.renewed.elapsed() >= self.shared.ttl / 4 {
-            self.renewed = Instant::now();
-            self.renew()?;
+            let before = std::mem::replace(&mut self.renewed, Instant::now());
+            self.renew().inspect_err(|_| self.renewed = before)?;
         } else if self.asked.elapsed() >= ASK_EVERY {
             self.ask_for_room()?;
         }
@@ -119,7 +123,13 @@ impl Keeper {
                     batch.push(cmd("SETRANGE").arg(&key).arg(range.len()).arg("."));
                 }
             }
-            let values = self.line.ask(&batch)?;
+            let values = match self.line.ask(&batch) {
+                Ok(values) => values,
+                Err(error) => {
+                    self.shared.books().made(&made, is_full);
+                    return Err(error);
+                }
+            };
             if values.iter().any(is_oom) {
                 is_full = true;
                 let home = [self.shared.books().ours(number)];

@@ -47,6 +47,10 @@ pub struct Line {
     connection: Option<Connection>,
     /// The server's number of the connection, or of the one that broke.
     id: Option<i64>,
+    /// Forks wait for this thread: it does not wait for a server that puts it off.
+    yields: bool,
+    /// It has given up for a fork.
+    has_yielded: bool,
 }
 
 /// Some commands in the form in which they are sent.
@@ -65,7 +69,18 @@ impl Batch {
 
 impl Line {
     pub fn new(shared: &Arc<Shared>) -> Line {
-        Line { shared: Arc::clone(shared), connection: None, id: None }
+        let shared = Arc::clone(shared);
+        Line { shared, connection: None, id: None, yields: false, has_yielded: false }
+    }
+
+    /// One for a thread that forks wait for.
+    pub fn yielding(shared: &Arc<Shared>) -> Line {
+        Line { yields: true, ..Line::new(shared) }
+    }
+
+    /// Whether the last command was given up for a fork, not because it failed.
+    pub fn take_yielded(&mut self) -> bool {
+        std::mem::take(&mut self.has_yielded)
     }
 
     /// Sends all commands at once, and waits for the answers to all of them, at most the store's
@@ -109,6 +124,10 @@ impl Line {
                     let news = format!("the server says {said}; trying again for {timeout:?}");
                     let pause = (waited / 8).clamp(PAUSE, PUT_OFF_PAUSE_MAX);
                     was_put_off = true;
+                    if self.yields && self.shared.minding.is_still() {
+                        self.has_yielded = true;
+                        return Err(self.shared.put_off(timeout, &said));
+                    }
                     let told = (waited >= TOLD_AFTER).then_some(&self.shared.puts_off);
                     (self.shared.put_off(timeout, &said), news, told, pause)
                 }
