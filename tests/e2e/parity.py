@@ -73,7 +73,7 @@ def sort_with(bench, options, disturb):
     command = lambda result: [program, "--parallel=1", "-S", "1G", lines, "-o", bench.file(result)]
     native = bench.expected(command("native"))
     servers = Servers(bench, 5, memory="256M")
-    before = rss(servers)
+    before = settled_rss(servers)
     local = max(int(native.rss_bytes * 0.3), share(native) // 2)
     err = bench.file("sort.err")
     with open(err, "wb") as errors:
@@ -98,6 +98,19 @@ def rss(servers):
         with open(f"/proc/{process.pid}/statm", encoding="ascii") as statm:
             pages += int(statm.read().split()[1])
     return pages * 4096
+
+
+def settled_rss(servers):
+    """The same once they have touched what they lend first, which they do after they are ready."""
+    last = [0]
+
+    def is_settled():
+        last.append(rss(servers))
+        time.sleep(0.3)
+        return last[-1] == last[-2]
+
+    wait_for(is_settled, 60, "the servers have touched their first memory")
+    return last[-1]
 
 
 def sort_killed(bench):
