@@ -7,10 +7,14 @@ use std::sync::OnceLock;
 
 use hiroma_far::config::{CONFIG_ENV, Config, PathChoice, StoreSpec};
 
-/// The library under test. Cargo does not build it for integration tests.
+/// The library under test: what `HIROMA_PRELOAD` names, else it is built, which Cargo does not do
+/// for integration tests.
 pub fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        if let Some(given) = std::env::var_os("HIROMA_PRELOAD") {
+            return given.into();
+        }
         let test = std::env::current_exe().unwrap();
         let profile_dir = test.ancestors().nth(2).unwrap();
         let mut build = Command::new(env!("CARGO"));
