@@ -379,8 +379,11 @@ fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &m
     let room = core.reserve().max(0) as usize / 2 / core.sector_bytes();
     let (mut at, end, most) = if wanted > 1 {
         core.neighbours.forget(first);
+        core.clusters.forget_sample(first);
         let end = (first + 2 * wanted as u64).min((first / sectors + 1) * sectors);
         (first + block.pages() as u64, end, wanted)
+    } else if core.clusters.is_sample(first) {
+        (first, first, 0)
     } else if let Some(cluster) = core.rest_of_cluster(block) {
         (cluster.page(), cluster.page() + cluster.pages() as u64, cluster.pages())
     } else if block.order() == 0 {
@@ -388,7 +391,7 @@ fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &m
         match core.neighbours.on_fault(first, (core.room() / block.bytes()) as u64) {
             Some(used) => (group + used.start, group + used.end, GROUP as usize),
             None => {
-                let far = core.far_in_group(first);
+                let far = core.far_around(first, GROUP);
                 core.neighbours.open(first, far);
                 (first, first, 0)
             }

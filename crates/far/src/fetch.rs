@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use hiroma_policy::Origin;
 use hiroma_policy::clusters::CLUSTER;
-use hiroma_policy::neighbours::GROUP;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::{vm, wait};
 use hiroma_units::{BlockId, EXTENT, Loc, Nanos, PAGE};
@@ -313,14 +312,14 @@ impl Core {
             && self.is_plain_block(block)
     }
 
-    /// Which sectors of the group around a far one are far, and can come one by one.
-    pub fn far_in_group(&self, sector: u64) -> u16 {
-        let start = sector / GROUP * GROUP;
+    /// Which sectors of the aligned group of `size` around a far one are far, and can come one by one.
+    pub fn far_around(&self, sector: u64, size: u64) -> u16 {
+        let start = sector / size * size;
         let is_far = |at: &u64| {
             let block = self.least_block(start + at);
             start + at == sector || block.order() == 0 && self.is_far(block)
         };
-        (0..GROUP).filter(is_far).fold(0, |far, at| far | 1 << at)
+        (0..size).filter(is_far).fold(0, |far, at| far | 1 << at)
     }
 
     /// Queues the requests of the prefetch policy that make sense: blocks that are neither local

@@ -11,14 +11,17 @@
 //! of faults would. It is measured for each extent, and within all of them for those of which too
 //! little is known.
 //!
-//! Pages that have come since the bits before them were requested say nothing. Where nearly all have, because whole
-//! clusters come and go faster than accessed bits are read, nothing can be learned as long as
-//! clusters move; so what is known ages, and sectors move one by one until more is known.
+//! Pages that have come since the bits before them were requested say nothing. Where whole clusters
+//! come and go faster than accessed bits are read, that is nearly all of them, and what was known
+//! stays, right or wrong. So it is checked by faults too: now and then a cluster that would move
+//! whole is a [sample](crate::samples), and its sectors move one by one. Where hardly any sector of
+//! samples is needed beside the first, nothing moves whole until accessed bits say so again.
 
 use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::FxHashMap;
 
 use crate::replacement::{PageBits, words_of};
+use crate::samples::{Sample, Samples};
 
 /// Sectors of a cluster.
 pub const CLUSTER: u64 = 8;
@@ -31,12 +34,19 @@ const ALL_PAIRS_MAX: i64 = 1 << 14;
 const HOT: u64 = 960;
 /// Clusters move whole where the correlation, of 256, is at least this.
 const WORTH: i64 = 128;
-/// Resident pages of which it is known whether they could be judged, at most: older ones count half.
-const SIGHT_MAX: u64 = 1 << 14;
-/// Where fewer than one in so many of them could be judged, nothing is learned.
+/// Where fewer than one in so many resident pages could be judged, what is known ages.
 const SIGHT_MIN_PART: u64 = 8;
-/// What is known of all extents loses one in so many when pages of one could not be judged.
-const AGEING: i64 = 1024;
+/// Samples that are open at a time, and closed ones of which a verdict is made.
+const SAMPLES_OPEN: usize = 256;
+const SAMPLES_MIN: u32 = 24;
+/// One fault in so many that would move a cluster opens a sample, at first; each verdict for
+/// clusters doubles it.
+const SAMPLE_EVERY: u32 = 16;
+const SAMPLE_EVERY_MAX: u32 = 1024;
+/// Nothing moves whole where fewer than one in so many sectors of samples are needed.
+const NEEDED_MIN_PART: u32 = 8;
+/// Clusters that a sample lasts, at most.
+const WINDOW_MAX: u64 = 4096;
 /// First touches that a first touch is compared with.
 const RECENT: usize = 16;
 /// First touches that are remembered, at most: older ones count half.
@@ -124,15 +134,35 @@ fn count(pages: &PageBits) -> u64 {
     pages.iter().map(|word| u64::from(word.count_ones())).sum()
 }
 
+/// In what size a fault on a far sector is answered.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moves {
+    /// All of its cluster.
+    Whole,
+    /// The sector.
+    Alone,
+    /// The sector, and a sample of its cluster is to be opened ([`Clusters::open_sample`]).
+    AsSample,
+}
+
+/// Closed samples since the last verdict.
+#[derive(Clone, Copy, Default, Debug)]
+struct Checked {
+    samples: u32,
+    /// Sectors that were far beside the first, and those of them that were needed.
+    far: u32,
+    needed: u32,
+}
+
 /// See the module's head.
 #[derive(Clone, Debug)]
 pub struct Clusters {
     pairs_min: u32,
     all: Excess,
     is_worth: bool,
-    /// Resident pages at reads, and those of them that could be judged.
-    present: u64,
-    judged: u64,
+    samples: Samples,
+    sample_every: u32,
+    checked: Checked,
     extents: FxHashMap<ExtentNo, Known>,
     /// Pages that became resident since the last request for their bits, and between that and the
     /// one before. Their accessed bits are set by that.
@@ -157,8 +187,9 @@ impl Clusters {
             pairs_min,
             all: Excess::default(),
             is_worth: true,
-            present: 0,
-            judged: 0,
+            samples: Samples::new(SAMPLES_OPEN),
+            sample_every: SAMPLE_EVERY,
+            checked: Checked::default(),
             extents: FxHashMap::default(),
             admitted: FxHashMap::default(),
             recent: [u64::MAX / 2; RECENT],
@@ -196,7 +227,6 @@ impl Clusters {
         let resident: PageBits = std::array::from_fn(|at| resident[at] & !late[at] & !early[at]);
         let used = std::array::from_fn(|at| used[at] & resident[at]);
         let seen = Use::new(&used, &resident);
-        let is_blind = self.sees(present, seen.resident);
         let state = self.extents.entry(extent).or_default();
         if seen.resident * SIGHT_MIN_PART < present {
             state.seen.halve();
@@ -216,27 +246,64 @@ impl Clusters {
         if let Some(correlation) = known.or(is_hot.then_some(0)) {
             state.is_worth = Some(correlation >= WORTH);
         }
-        match self.all.correlation(self.pairs_min) {
-            Some(correlation) => self.is_worth = correlation >= WORTH,
-            None if is_blind => self.is_worth = false,
-            None => {}
+        if let Some(correlation) = self.all.correlation(self.pairs_min) {
+            self.is_worth = correlation >= WORTH;
         }
         state.is_worth == Some(false)
     }
 
-    /// Of `present` pages of an extent `judged` could be judged. Returns whether hardly any can.
-    fn sees(&mut self, present: u64, judged: u64) -> bool {
-        self.present += present;
-        self.judged += judged;
-        if self.present > SIGHT_MAX {
-            (self.present, self.judged) = (self.present / 2, self.judged / 2);
+    /// A fault on a far sector. `is_away`: nothing of its cluster is local, so its size may be
+    /// chosen. `local_sectors`: how many sectors fit into local memory.
+    pub fn on_fault(&mut self, sector: u64, is_away: bool, local_sectors: u64) -> Moves {
+        let (cluster, at) = (sector / CLUSTER, sector % CLUSTER);
+        for sample in self.samples.on_fault(cluster, (local_sectors / CLUSTER).min(WINDOW_MAX)) {
+            self.check(sample);
         }
-        let is_blind = self.present > SIGHT_MAX / 4 && self.judged * SIGHT_MIN_PART < self.present;
-        if is_blind {
-            self.all.used -= self.all.used / AGEING;
-            self.all.possible -= self.all.possible / AGEING;
+        if let Some(sample) = self.samples.of(cluster) {
+            sample.used |= 1 << at;
+            Moves::Alone
+        } else if !is_away || !self.moves_whole(sector) {
+            Moves::Alone
+        } else if self.samples.is_chosen(cluster, self.sample_every) {
+            Moves::AsSample
+        } else {
+            Moves::Whole
         }
-        is_blind
+    }
+
+    /// Opens a sample of the cluster of the sector that faulted last. `far`: the sectors of the
+    /// cluster that are far (bit 0: the first).
+    pub fn open_sample(&mut self, sector: u64, far: u8) {
+        self.samples.open(sector / CLUSTER, sector % CLUSTER, far.into());
+    }
+
+    /// Whether the cluster of a sector is a sample.
+    pub fn is_sample(&mut self, sector: u64) -> bool {
+        self.samples.of(sector / CLUSTER).is_some()
+    }
+
+    /// Faults in the cluster of a sector are answered by other means.
+    pub fn forget_sample(&mut self, sector: u64) {
+        self.samples.forget(sector / CLUSTER);
+    }
+
+    fn check(&mut self, sample: Sample) {
+        let beside = sample.far & !(1 << sample.at);
+        self.checked.samples += 1;
+        self.checked.far += beside.count_ones();
+        self.checked.needed += (beside & sample.used).count_ones();
+        if self.checked.samples < SAMPLES_MIN {
+            return;
+        }
+        let Checked { far, needed, .. } = std::mem::take(&mut self.checked);
+        if needed * NEEDED_MIN_PART < far {
+            self.is_worth = false;
+            self.all = Excess::default();
+            self.extents.clear();
+            self.sample_every = SAMPLE_EVERY;
+        } else {
+            self.sample_every = (2 * self.sample_every).min(SAMPLE_EVERY_MAX);
+        }
     }
 
     /// A first touch of a sector.
@@ -385,31 +452,63 @@ mod tests {
         assert!(!clusters.moves_whole(0));
     }
 
-    #[test]
-    fn what_comes_and_goes_between_reads_moves_alone() {
-        // As it begins, and after it was seen that clusters are used whole.
-        for known in [0, 40] {
-            let (mut clusters, mut numbers) = (Clusters::default(), Rng::new(7));
-            for round in 0..known {
-                clusters.read(ExtentNo(round % 4), &whole(&mut numbers, 64), &ALL);
+    /// Faults on `needed` sectors of a cluster, for so many clusters at random, of which a hundred
+    /// fit into local memory. Returns the number of faults.
+    fn fault(clusters: &mut Clusters, numbers: &mut Rng, needed: u64, count: u64) -> u64 {
+        let mut faults = 0;
+        for _ in 0..count {
+            let first = numbers.next_u64() % (1 << 20) * CLUSTER;
+            for at in 0..needed {
+                faults += 1;
+                match clusters.on_fault(first + at, at == 0, 100 * CLUSTER) {
+                    Moves::Whole => break,
+                    Moves::Alone => {}
+                    Moves::AsSample => clusters.open_sample(first + at, 0xff),
+                }
             }
-            assert!(clusters.moves_whole(0));
-            for round in 0..20_000 {
-                let extent = round % 64;
-                clusters.asked(ExtentNo(extent));
-                (0..PAGES_PER_EXTENT as u64 / CLUSTER).for_each(|at| {
-                    clusters.admitted(BlockId::new(first_of(extent) + at * CLUSTER, 3));
-                });
-                clusters.read(ExtentNo(extent), &ALL, &ALL);
-            }
-            assert!(!clusters.moves_whole(0), "{known}");
-            // Then pages stay longer, and it is seen again.
-            for round in 0..40 {
-                clusters.asked(ExtentNo(round % 4));
-                clusters.read(ExtentNo(round % 4), &whole(&mut numbers, 64), &ALL);
-            }
-            assert!(clusters.moves_whole(0), "{known}");
         }
+        faults
+    }
+
+    #[test]
+    fn what_is_never_judged_is_checked_by_faults() {
+        let (mut clusters, mut numbers) = (Clusters::default(), Rng::new(7));
+        // It was seen that clusters are used whole.
+        for round in 0..40 {
+            clusters.read(ExtentNo(round % 4), &whole(&mut numbers, 64), &ALL);
+        }
+        // Now they come and go faster than bits are read.
+        assert!(clusters.moves_whole(0));
+        fault(&mut clusters, &mut numbers, 1, 1000);
+        assert!(!clusters.moves_whole(0) && !clusters.moves_whole(first_of(9)));
+        // Then pages stay longer, and it is seen again.
+        for round in 0..40 {
+            clusters.read(ExtentNo(round % 4), &whole(&mut numbers, 64), &ALL);
+        }
+        assert!(clusters.moves_whole(0));
+    }
+
+    #[test]
+    fn checks_of_clusters_that_are_needed_cost_little() {
+        let (mut clusters, mut numbers) = (Clusters::default(), Rng::new(9));
+        let first = fault(&mut clusters, &mut numbers, CLUSTER, 20_000);
+        let second = fault(&mut clusters, &mut numbers, CLUSTER, 20_000);
+        assert!(clusters.moves_whole(0));
+        assert!(first < 20_000 * 11 / 10 && second < 20_000 * 102 / 100, "{first}, {second}");
+    }
+
+    #[test]
+    fn runs_through_samples_say_nothing() {
+        let (mut clusters, mut numbers) = (Clusters::default(), Rng::new(10));
+        for _ in 0..5000 {
+            let sector = numbers.next_u64() % (1 << 20);
+            if clusters.on_fault(sector, true, 100 * CLUSTER) == Moves::AsSample {
+                clusters.open_sample(sector, 0xff);
+                assert!(clusters.is_sample(sector));
+                clusters.forget_sample(sector);
+            }
+        }
+        assert!(clusters.moves_whole(0));
     }
 
     #[test]

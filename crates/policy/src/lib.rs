@@ -45,6 +45,7 @@ pub mod redundancy;
 pub mod replacement;
 pub mod reuse;
 pub mod run_ahead;
+pub mod samples;
 pub mod sharing;
 pub mod working_set;
 

@@ -11,6 +11,8 @@
 //! What is lost is bounded: a sample costs at most [`GROUP`] faults, and a program that changes its
 //! ways is followed after a few dozen samples.
 
+use crate::samples::{Sample, Samples};
+
 /// Sectors of a group: the most that one fault fetches.
 pub const GROUP: u64 = 16;
 /// Doublings of a single sector up to a group.
@@ -30,18 +32,6 @@ const SEEN_MAX: u32 = 256;
 /// The sectors of a group that a fault fetches, as a range of positions in it.
 pub type Block = std::ops::Range<u64>;
 
-/// One group that is watched.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    group: u64,
-    /// Position of the fault that opened it.
-    at: u64,
-    /// Positions that were far then, and those that were faulted on since.
-    far: u16,
-    used: u16,
-    opened: u64,
-}
-
 /// Neighbours by doubling: far when a sample was opened, and needed before it closed.
 #[derive(Clone, Copy, Default, Debug)]
 struct Use {
@@ -52,28 +42,15 @@ struct Use {
 /// See the module's head.
 #[derive(Clone, Debug)]
 pub struct Neighbours {
-    samples: Vec<Option<Sample>>,
+    samples: Samples,
     uses: [Use; LEVELS],
     level: usize,
-    faults: u64,
-    seed: u32,
 }
 
 impl Default for Neighbours {
     fn default() -> Neighbours {
-        Neighbours {
-            samples: vec![None; SLOTS],
-            uses: [Use::default(); LEVELS],
-            level: 0,
-            faults: 0,
-            seed: 1,
-        }
+        Neighbours { samples: Samples::new(SLOTS), uses: [Use::default(); LEVELS], level: 0 }
     }
-}
-
-/// Where the sample of a group is kept.
-fn slot_of(group: u64) -> usize {
-    (group.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % SLOTS
 }
 
 /// The aligned block of 2^`level` positions around `at`.
@@ -93,45 +70,27 @@ impl Neighbours {
     /// opened ([`Neighbours::open`]) and only this one fetched.
     pub fn on_fault(&mut self, sector: u64, local_sectors: u64) -> Option<Block> {
         let (group, at) = (sector / GROUP, sector % GROUP);
-        self.faults += 1;
         let window = (local_sectors / 8).min(WINDOW_MAX);
-        self.close_if_old(self.faults as usize % SLOTS, window);
-        let slot = slot_of(group);
-        self.close_if_old(slot, window);
-        if let Some(sample) = &mut self.samples[slot] {
-            if sample.group == group {
-                sample.used |= 1 << at;
-                return Some(block(at, 0));
-            }
-        } else if self.is_chosen() {
-            return None;
+        for sample in self.samples.on_fault(group, window) {
+            self.learn(sample);
         }
-        Some(block(at, self.level))
+        if let Some(sample) = self.samples.of(group) {
+            sample.used |= 1 << at;
+            return Some(block(at, 0));
+        }
+        let is_sample = self.samples.is_chosen(group, SAMPLE_EVERY);
+        (!is_sample).then(|| block(at, self.level))
     }
 
     /// Opens a sample of the group of the sector that faulted last. `far`: the positions of the
     /// group that are far (bit 0: the first sector).
     pub fn open(&mut self, sector: u64, far: u16) {
-        let (group, at, opened) = (sector / GROUP, sector % GROUP, self.faults);
-        self.samples[slot_of(group)] = Some(Sample { group, at, far, used: 0, opened });
+        self.samples.open(sector / GROUP, sector % GROUP, far);
     }
 
     /// A fault in this group is answered by other means: its sample would see too little.
     pub fn forget(&mut self, sector: u64) {
-        let group = sector / GROUP;
-        self.samples[slot_of(group)].take_if(|sample| sample.group == group);
-    }
-
-    fn is_chosen(&mut self) -> bool {
-        self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (self.seed >> 16) % SAMPLE_EVERY == 0
-    }
-
-    fn close_if_old(&mut self, slot: usize, window: u64) {
-        let faults = self.faults;
-        if let Some(sample) = self.samples[slot].take_if(|sample| faults - sample.opened > window) {
-            self.learn(sample);
-        }
+        self.samples.forget(sector / GROUP);
     }
 
     fn learn(&mut self, sample: Sample) {

@@ -5,7 +5,8 @@
 //! they left.
 
 use hiroma_policy::Origin;
-use hiroma_units::{BlockId, PAGES_PER_EXTENT};
+use hiroma_policy::clusters::{CLUSTER, Moves};
+use hiroma_units::{BlockId, PAGE, PAGES_PER_EXTENT};
 
 use super::Core;
 use crate::extent::{CLUSTER_BITS, CLUSTER_ORDER, Copy};
@@ -78,18 +79,31 @@ impl Core {
         if is_fresh && !self.is_resident(block) {
             self.clusters.on_fresh_fault(page);
         }
+        let is_worth = if is_fresh {
+            is_away && self.clusters.creates_whole(page)
+        } else {
+            self.moves_whole(page, is_away)
+        };
         if !is_away {
             return block;
         }
-        let is_worth = if is_fresh {
-            self.clusters.creates_whole(page)
-        } else {
-            self.clusters.moves_whole(page)
-        };
         let is_whole = is_worth && self.is_plain_block(cluster);
         let block = if is_whole { cluster } else { BlockId::new(page, 0) };
         self.settle_size(block);
         block
+    }
+
+    /// Whether a fault on a far sector moves all of its cluster; it may where that `is_away`.
+    fn moves_whole(&mut self, page: u64, is_away: bool) -> bool {
+        match self.clusters.on_fault(page, is_away, (self.room() / PAGE) as u64) {
+            Moves::Whole => true,
+            Moves::Alone => false,
+            Moves::AsSample => {
+                let far = self.far_around(page, CLUSTER);
+                self.clusters.open_sample(page, far as u8);
+                false
+            }
+        }
     }
 
     /// Whether all of a block is mapped, and plain memory.
@@ -161,7 +175,10 @@ impl Core {
             return;
         };
         let first = cluster.page_in_extent();
-        if self.extent(cluster).is_cluster(first) || !self.clusters.moves_whole(sector.page()) {
+        if self.extent(cluster).is_cluster(first)
+            || !self.clusters.moves_whole(sector.page())
+            || self.clusters.is_sample(sector.page())
+        {
             return;
         }
         let missing = !self.extent(cluster).resident_in_cluster(first) & CLUSTER_BITS;
