@@ -200,7 +200,7 @@ pub struct Core {
     pub hard_limit: bool,
     /// Bytes of the tables of extents.
     extent_tables: usize,
-    far_sectors: usize,
+    pub far_sectors: usize,
     resident_blocks: usize,
     pub recorder: crate::recorder::Recorder,
     pub accessed: Accessed,

@@ -18,13 +18,14 @@ use hiroma_sys::lock::Lock;
 use hiroma_sys::uffd::{self, Message, Watch};
 use hiroma_sys::vm::{self, Advise};
 use hiroma_sys::{fds, helper, network};
-use hiroma_units::PAGE;
+use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
 use crate::Pager;
 use crate::canary;
 use crate::control::Counter;
 use crate::core::Core;
 use crate::discard::By;
+use crate::extent::Copy;
 use crate::fatal;
 use crate::host::{self, Promise};
 use crate::inherit;
@@ -151,6 +152,12 @@ impl Pager {
         // The numbers of the parent's descriptors are invalid here, or refer to other files.
         std::mem::forget(std::mem::replace(&mut core.live, live.clone()));
         core.adopted();
+        if let Some(page) = core.touched_early() {
+            die(&format!(
+                "something has accessed the page at {page:#x} between the fork and the pager's start, and \
+                 would have read zeros instead of its content; please report this"
+            ));
+        }
         let store = core.store.clone();
         drop(core);
         self.spawn(&live, &store).unwrap_or_else(|error| die(&error));
@@ -265,7 +272,7 @@ impl Core {
         self.handed_over.clear();
         // A page table that the parent was freeing at that moment is not being freed here.
         for own in std::mem::take(&mut self.own_removals) {
-            let extent = (own.start - self.arena.base()) / hiroma_units::EXTENT;
+            let extent = (own.start - self.arena.base()) / EXTENT;
             self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
         }
         self.discarding.clear();
@@ -299,10 +306,56 @@ impl Core {
         self.publish();
     }
 
+    /// In a forked child, once its memory is watched: a page that was accessed before, and whose content
+    /// is elsewhere. The kernel has put zeros there.
+    fn touched_early(&self) -> Option<usize> {
+        let (base, end) = (self.arena.base(), self.arena.base() + self.arena.len());
+        let (mut next, mut left) = (0, self.far_sectors);
+        for (from, to) in self.addresses.mapped.overlaps(base, end) {
+            for extent in next.max((from - base) / EXTENT)..(to - base).div_ceil(EXTENT) {
+                let entry = &self.extents[extent];
+                if entry.far_sectors() > 0 || entry.in_frames > 0 {
+                    let found = self.first_strange_page(extent);
+                    if found.is_some() {
+                        return found;
+                    }
+                    left = left.saturating_sub(entry.far_sectors());
+                }
+                next = extent + 1;
+                // A reservation may have millions of extents.
+                if left == 0 && self.blocks.is_empty() {
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    /// The first page of an extent that is mapped although its content is in the store or in a frame.
+    fn first_strange_page(&self, extent: usize) -> Option<usize> {
+        let start = self.arena.base() + extent * EXTENT;
+        let entry = &self.extents[extent];
+        let resident = entry.resident_pages(self.sector_order);
+        let mapped = vm::mapped_pages(start)?;
+        (0..PAGES_PER_EXTENT)
+            .filter(|page| (mapped[page / 64] & !resident[page / 64]) >> (page % 64) & 1 == 1)
+            .find(|&page| {
+                let addr = start + page * PAGE;
+                let block = self.block_of((extent * PAGES_PER_EXTENT + page) as u64, entry.mode);
+                let has_content =
+                    matches!(entry.copy(page >> self.sector_order), Copy::Stored { .. })
+                        || self.blocks.contains_key(&block);
+                has_content
+                    && self.overlay.is_empty()
+                    && !self.addresses.foreign.touches(addr, addr + PAGE)
+            })
+            .map(|page| start + page * PAGE)
+    }
+
     /// Whether the page at `addr` is mapped into the program.
     fn is_mapped_page(&self, addr: usize) -> bool {
         let page = ((addr - self.arena.base()) / PAGE) as u64;
-        let extent = &self.extents[(addr - self.arena.base()) / hiroma_units::EXTENT];
+        let extent = &self.extents[(addr - self.arena.base()) / EXTENT];
         self.is_resident(self.block_of(page, extent.mode))
     }
 }

@@ -256,3 +256,14 @@ fn damage_is_found_and_classified() {
         );
     }
 }
+
+#[test]
+fn memory_that_a_child_accesses_before_its_pager_starts_is_no_silent_zero() {
+    for path in ["full", "fallback"] {
+        let output = run(&["--seconds", "120", "--canary", "early", "--path", path]);
+        let text = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(text.contains("between the fork and the pager's start"), "{text}");
+        assert!(text.contains("wait status 0x4b00") && !text.contains("ZERO"), "{text}");
+    }
+}

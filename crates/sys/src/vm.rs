@@ -272,15 +272,29 @@ pub fn is_present(page: usize) -> bool {
     result == 0 && present & 1 == 1
 }
 
-/// Whether no page of a range of at most 2 MiB is mapped. False if that is not known.
-pub fn is_empty(start: usize, len: usize) -> bool {
+/// Whether each page of a range of at most 2 MiB is mapped. Nothing if that is not known.
+fn mapped(start: usize, len: usize) -> Option<[u8; hiroma_units::PAGES_PER_EXTENT]> {
     let mut present = [0u8; hiroma_units::PAGES_PER_EXTENT];
-    let pages = len / hiroma_units::PAGE;
-    assert!(pages <= present.len(), "an extent at most");
+    assert!(len / hiroma_units::PAGE <= present.len(), "an extent at most");
     // SAFETY: mincore only reads the state, and writes one byte for each page.
     let result =
         unsafe { libc::mincore(ptr::without_provenance_mut(start), len, present.as_mut_ptr()) };
-    result == 0 && present[..pages].iter().all(|byte| byte & 1 == 0)
+    (result == 0).then_some(present)
+}
+
+/// Whether no page of a range of at most 2 MiB is mapped. False if that is not known.
+pub fn is_empty(start: usize, len: usize) -> bool {
+    mapped(start, len).is_some_and(|present| present.iter().all(|byte| byte & 1 == 0))
+}
+
+/// Which pages of an extent are mapped, a bit each. Nothing if a part of it has no mapping.
+pub fn mapped_pages(extent: usize) -> Option<[u64; hiroma_units::PAGES_PER_EXTENT / 64]> {
+    let present = mapped(extent, hiroma_units::EXTENT)?;
+    let word =
+        |bytes: &[u8]| bytes.iter().rev().fold(0, |word, byte| word << 1 | u64::from(byte & 1));
+    let mut bits = [0; hiroma_units::PAGES_PER_EXTENT / 64];
+    bits.iter_mut().zip(present.chunks(64)).for_each(|(bits, bytes)| *bits = word(bytes));
+    Some(bits)
 }
 
 /// Faults in the page at `addr` by reading a byte of it through the kernel. False: it cannot be

@@ -43,6 +43,9 @@ fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
     pager.before_fork(&[]);
     match page::fork() {
         0 => {
+            if worker.checker.options.canary.as_deref() == Some("early") {
+                (0..worker.checker.pages).for_each(|number| worker.checker.page(number).touch());
+            }
             pager.after_fork_in_child();
             live(worker, quiet, depth);
             page::exit_now(0)

@@ -8,7 +8,8 @@
 //! The threads' pages alternate, so that several threads work inside one extent, one sector and (in
 //! the first eighth) one page: blocks are evicted and fetched while a thread writes to them.
 //! `--without fork,limit` excludes operations, to narrow a failure down; `--canary
-//! zero|stale|misplaced` damages memory, which must be detected.
+//! zero|stale|misplaced|early` damages memory (`early`: by access in a child that has no pager yet),
+//! which must be detected.
 #![allow(unsafe_code)]
 
 mod child;
@@ -137,7 +138,7 @@ fn parse() -> Result<Options, String> {
             }
             "--seed" => options.seed = number()?,
             "--without" => options.without = value.split(',').map(str::to_owned).collect(),
-            "--canary" if ["zero", "stale", "misplaced"].contains(&value.as_str()) => {
+            "--canary" if ["zero", "stale", "misplaced", "early"].contains(&value.as_str()) => {
                 options.canary = Some(value)
             }
             "--path" => {

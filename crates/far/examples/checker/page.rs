@@ -49,6 +49,12 @@ impl Page<'_> {
         }
     }
 
+    /// Reads a word, whatever it is.
+    pub fn touch(&self) {
+        // SAFETY: see the contract.
+        unsafe { (self.addr as *const u64).read_volatile() };
+    }
+
     /// Writes a wrong word (for the canary).
     pub fn spoil(&self, at: usize, word: u64) {
         let place = (self.addr + at * 8) as *mut u64;

@@ -25,7 +25,7 @@ pub fn run(checker: &Checker) {
     let mut limit = Limit { now: normal, before: normal, lowered: Instant::now(), highest: normal };
     let mut seen = vec![(0, Instant::now()); checker.options.threads];
     let mut round = 0u64;
-    let mut damaged = checker.options.canary.is_none();
+    let mut damaged = checker.options.canary.as_deref().is_none_or(|kind| kind == "early");
     while !checker.stop.load(Relaxed) {
         std::thread::sleep(Duration::from_millis(2));
         round += 1;
