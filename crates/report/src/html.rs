@@ -5,9 +5,18 @@ use std::fmt::Write as _;
 use crate::plot::Kind;
 use crate::report::{Report, Section};
 
-const STYLE: &str = "\
+/// The colours of pages and pictures.
+pub(crate) const THEME: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--line:#d1d9e0;--page:#fff;--band:#f6f8fa;--bad:#b3261e}
 @media (prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9198a1;--line:#3d444d;--page:#0d1117;--band:#151b23;--bad:#ff7b72}}
+";
+
+/// The style of plots.
+pub(crate) const PLOT_STYLE: &str = "\
+svg{max-width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .t{font-size:14px;font-weight:600}
+svg .g{stroke:var(--line);stroke-width:1}svg .a{stroke:var(--soft);stroke-width:1}svg .s{fill:var(--soft)}";
+
+const STYLE: &str = "\
 body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page);max-width:60rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.5rem;border-bottom:1px solid var(--line)}
 table{border-collapse:collapse;margin:1rem 0;font-variant-numeric:tabular-nums;font-size:.92em;display:block;overflow-x:auto}
@@ -15,8 +24,7 @@ caption{text-align:left;font-weight:600;padding:.3rem 0}
 th,td{padding:.2rem .7rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:bottom;white-space:nowrap}
 th small{color:var(--soft);font-weight:400}tbody tr:nth-child(odd){background:var(--band)}.n{text-align:right}
 .note,.meta{color:var(--soft);font-size:.9em;margin:.2rem 0}code{background:var(--band);padding:.1rem .3rem;overflow-wrap:anywhere}
-figure{margin:1rem 0}svg{max-width:100%;height:auto}svg text{font:12px system-ui,sans-serif;fill:var(--ink)}svg .t{font-size:14px;font-weight:600}
-svg .g{stroke:var(--line);stroke-width:1}svg .a{stroke:var(--soft);stroke-width:1}svg .s{fill:var(--soft)}";
+figure{margin:1rem 0}";
 
 /// Escapes text for HTML, including attribute values.
 pub(crate) fn escape(text: &str) -> String {
@@ -62,7 +70,7 @@ impl Report {
         html += "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n";
         let _ = writeln!(
             html,
-            "<title>{}</title>\n<style>\n{STYLE}\n</style>\n</head>\n<body>",
+            "<title>{}</title>\n<style>\n{THEME}{STYLE}{PLOT_STYLE}\n</style>\n</head>\n<body>",
             escape(&self.title)
         );
         let _ = writeln!(html, "<h1>{}</h1>", escape(&self.title));

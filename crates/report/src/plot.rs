@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use crate::html::escape;
+use crate::html::{PLOT_STYLE, THEME, escape};
 use crate::scale::{Scale, figures, tick_label};
 
 const LEFT: f64 = 70.0;
@@ -202,6 +202,16 @@ impl Plot {
             Kind::Labelled | Kind::Panel => canvas.draw_labels(&mut svg),
         }
         svg + "</svg>"
+    }
+
+    /// The plot as a file of its own, with a background.
+    pub fn to_svg_file(&self) -> String {
+        let svg = self.to_svg();
+        let (head, rest) = svg.split_once('\n').unwrap_or_default();
+        let style = format!("<style>\n{THEME}{PLOT_STYLE}\n</style>");
+        format!(
+            "{head}\n{style}\n<rect width=\"100%\" height=\"100%\" style=\"fill:var(--page)\"/>\n{rest}\n"
+        )
     }
 
     /// One panel for each series that is no reference: it is coloured, the others are grey, and all

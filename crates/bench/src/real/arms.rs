@@ -17,7 +17,7 @@ const NO_LIMIT_BYTES: u64 = 1 << 50;
 /// Minimum limit of a swapped program.
 const SWAPPED_LEAST_BYTES: u64 = 4 << 20;
 /// Fixed block sizes that auto is compared with.
-pub const BLOCKS: [&str; 5] = ["4K", "8K", "16K", "64K", "2M"];
+pub const BLOCKS: [&str; 6] = ["4K", "8K", "16K", "32K", "64K", "2M"];
 /// Time between two samples of the memory.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 

@@ -43,12 +43,22 @@ pub struct Attempt {
     pub remote_bytes: u64,
     /// Number of pages of 4 KiB that were fetched or swapped in because a thread waited for them.
     pub pages_in: u64,
+    /// `hiroma run`: number of faults that fetched, and of those that only mapped a staged block again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faults: Option<Faults>,
     /// Number of accesses or requests.
     pub count: u64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub latency: Option<Latency>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<End>,
+}
+
+/// Faults on memory that is not mapped.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Faults {
+    pub fetched: u64,
+    pub staged: u64,
 }
 
 /// One program with one size of memory in one arm.

@@ -58,6 +58,9 @@ pub struct RealArgs {
     /// -->
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+    /// Draw the times of the programs, with 50 % of their memory where that was measured, as an image
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     /// Continue with the results in the file of --json; complete cells are not run again
     #[arg(long, requires = "json")]
     append: bool,
@@ -101,6 +104,7 @@ pub struct RealArgs {
 /// Runs the measurements.
 pub fn run(args: &RealArgs) -> Result<ExitCode> {
     args.files.check()?;
+    args.svg.iter().try_for_each(|path| files::check(path))?;
     args.document.iter().try_for_each(|path| figures::check(path))?;
     if let Some(unknown) = args.only.iter().find(|name| !plan::names().contains(name)) {
         return Err(refuse(format!(
@@ -214,6 +218,11 @@ fn deliver(args: &RealArgs, cells: &Cells, about: Vec<String>) -> Result<()> {
     println!("{}\n{}", report.machine.describe(), report.summary().to_text());
     if let Some(path) = &args.document {
         figures::put(path, &document(&report.machine, &report))?;
+    }
+    if let Some(path) = &args.svg {
+        let results = Results { cells, patience: args.patience.into() };
+        let plot = results.picture().context("--svg: no program was measured")?;
+        files::write(path, &plot.to_svg_file())?;
     }
     let json = json_of(&report, cells);
     args.files.write(|| json, || report)

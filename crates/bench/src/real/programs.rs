@@ -37,7 +37,7 @@ macro_rules! job {
 
 const NO_JOB: (&str, &str) = ("", "");
 
-const KNOWN: [Known; 17] = [
+const KNOWN: [Known; 18] = [
     Known {
         name: "dictionary",
         interpreter: Interpreter::Python("sys"),
@@ -133,6 +133,12 @@ const KNOWN: [Known; 17] = [
         interpreter: Interpreter::Path("sort"),
         job: NO_JOB,
         arguments: &["--parallel=2", "-S", "400M", "{dir}/lines"],
+    },
+    Known {
+        name: "g++",
+        interpreter: Interpreter::Path("g++"),
+        job: job!("templates.cpp"),
+        arguments: &["-std=c++17", "-O2", "-S", "-o", "-", "{dir}/templates.cpp"],
     },
     Known {
         name: "xz",

@@ -7,7 +7,7 @@ use super::goals;
 use super::plan::GROUPS;
 
 /// Arms in the order in which they are shown.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 17] = [
     "native",
     "zram",
     "zswap",
@@ -15,11 +15,13 @@ const ORDER: [&str; 15] = [
     "compressed",
     "no-disk",
     "default",
+    "blind",
     "tcp",
     "auto",
     "4K",
     "8K",
     "16K",
+    "32K",
     "64K",
     "2M",
     "roomy",
@@ -200,18 +202,27 @@ impl<'a> Results<'a> {
             row.extend(vec![String::new(); 1 + usize::from(*arm == "tcp")]);
         }
         table.row(row);
-        let plot = self.bars(
-            group,
-            &format!("Time with {size} of the memory"),
-            "time / native",
-            |item, arm| self.slowdown(self.cell(group, item, size, arm)?),
-        );
         Section {
             title: format!("Programs with {size} of their memory"),
             text: vec![],
             tables: vec![table],
-            plots: vec![plot],
+            plots: vec![self.slowdowns(size)],
         }
+    }
+
+    fn slowdowns(&self, size: &str) -> Plot {
+        let group = "programs";
+        let title = format!("Time with {size} of the memory");
+        self.bars(group, &title, "time / native", |item, arm| {
+            self.slowdown(self.cell(group, item, size, arm)?)
+        })
+    }
+
+    /// The times of the programs with 50 % of their memory, or with the next size that was measured.
+    pub fn picture(&self) -> Option<Plot> {
+        let sizes = self.sizes("programs");
+        let size = sizes.iter().find(|&&size| size == "50%").or(sizes.first())?;
+        Some(self.slowdowns(size))
     }
 
     /// Bar plot of a group: items side by side, an arm in each colour.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow};
 
 use super::arms::{Arm, LOOK_EVERY, Place};
-use super::cells::{Attempt, End, NATIVE};
+use super::cells::{Attempt, End, Faults, NATIVE};
 use super::load::Load;
 use super::postgres::Postgres;
 use super::redis;
@@ -144,7 +144,11 @@ impl Runner<'_> {
                 (attempt.seconds, attempt.count, attempt.latency) = (seconds, count, latency);
             }
         }
-        attempt.pages_in = if arm.is_ours() { self.fetched_pages(item) } else { place.pages_in() };
+        if arm.is_ours() {
+            self.note_statistics(item, &mut attempt);
+        } else {
+            attempt.pages_in = place.pages_in();
+        }
         Ok(attempt)
     }
 
@@ -202,15 +206,19 @@ impl Runner<'_> {
             .with_context(|| format!("a load answered `{text}`"))?)
     }
 
-    /// Number of fetched pages from the statistics of `hiroma run`; 0 if it was killed.
-    fn fetched_pages(&self, item: &Item) -> u64 {
+    /// Adds what the statistics of `hiroma run` say; nothing if it was killed.
+    fn note_statistics(&self, item: &Item, attempt: &mut Attempt) {
         let dir =
             if let Work::Postgres(postgres) = &item.work { postgres.dir() } else { &self.dir };
         let path = dir.join("stats.json");
         let text = fs::read_to_string(&path).unwrap_or_default();
         let _ = fs::remove_file(path);
         let stats: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
-        stats["total"]["fetched_bytes"].as_u64().unwrap_or(0) / 4096
+        let number = |name: &str| stats["total"][name].as_u64();
+        attempt.pages_in = number("fetched_bytes").unwrap_or(0) / 4096;
+        attempt.faults = number("faults_fetched")
+            .zip(number("faults_staged"))
+            .map(|(fetched, staged)| Faults { fetched, staged });
     }
 }
 
