@@ -65,7 +65,7 @@ fn a_hot_set_stays_local_beside_cold_memory() {
 #[test]
 fn unprivileged_run_explains_missing_bits_and_stays_correct() {
     let dir = tempfile::tempdir().unwrap();
-    let caps = "--bounding-set=-sys_admin,-bpf,-perfmon";
+    let caps = "--bounding-set=-sys_admin,-bpf,-perfmon,-sys_nice";
     let without = || {
         let mut command = Command::new("setpriv");
         for (name, value) in hiroma::<&str>([]).get_envs() {
@@ -84,6 +84,10 @@ fn unprivileged_run_explains_missing_bits_and_stays_correct() {
         // There are kernels on which root needs no capability for it.
         None => assert!(count(&stats, "accessed_reads") > 0),
     }
+    let lacks: Vec<&str> =
+        stats["lacks"].as_array().unwrap().iter().flat_map(Value::as_str).collect();
+    assert!(lacks.iter().any(|what| what.contains("SCHED_IDLE")), "{lacks:?}");
+    assert!(lacks.iter().all(|what| said.contains(what)), "{said}");
 }
 
 #[test]

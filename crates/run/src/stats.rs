@@ -30,6 +30,8 @@ pub struct Report<'a> {
     pub trace: Option<Value>,
     /// Why accessed bits could not be read, if they were wanted.
     pub unreadable: Option<String>,
+    /// What this machine or the user's rights lack, and what makes the run slower than it could be.
+    pub lacks: Vec<String>,
 }
 
 /// Share of the time, in millionths, from which the summary says what slows the program down.
@@ -45,9 +47,16 @@ impl Report<'_> {
         };
         let wait = |quantile| total.wait_quantile(quantile).map_or("-".to_owned(), show::latency);
         let loss = self.loss();
+        let is_slow = loss.as_ref().is_some_and(|loss| loss.share_ppm >= SLOW_PPM);
         let unreadable = match &self.unreadable {
-            Some(why) if loss.as_ref().is_some_and(|loss| loss.share_ppm >= SLOW_PPM) => {
+            Some(why) if is_slow => {
                 format!("; accessed bits would have spared faults, but could not be read: {why}")
+            }
+            _ => String::new(),
+        };
+        let lacks = match &*self.lacks.join(", ") {
+            what if is_slow && !what.is_empty() => {
+                format!("; faults would be faster but for what `hiroma doctor` explains: {what}")
             }
             _ => String::new(),
         };
@@ -67,7 +76,7 @@ impl Report<'_> {
             bytes => format!(", {} made again in other servers", Bytes(bytes)),
         };
         format!(
-            "{elapsed}, local {} max (limit {}){processes}, far {} max{kept}, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{recopied}{loss}{outside}{unreadable}",
+            "{elapsed}, local {} max (limit {}){processes}, far {} max{kept}, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{recopied}{loss}{outside}{unreadable}{lacks}",
             Bytes(self.watch.local_bytes_max()),
             Bytes(self.watch.largest(Counter::LimitBytes)),
             Bytes(self.watch.far_bytes_max()),
@@ -115,6 +124,7 @@ impl Report<'_> {
             "without_far_memory": self.outside.json(),
             "trace": self.trace,
             "accessed_bits_missing": self.unreadable,
+            "lacks": self.lacks,
             "local_bytes_max": self.watch.local_bytes_max(),
             "far_bytes_max": self.watch.far_bytes_max(),
             "loss": self.loss().map(|loss| loss.json()),

@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Result;
 use hiroma_command::refuse;
 use hiroma_far::config::{Config, PathChoice, StoreSpec};
+use hiroma_sys::cpu;
 use hiroma_units::Bytes;
 use rustix::fs::statvfs;
 
@@ -47,6 +48,22 @@ pub fn describe(path: PathChoice, config: &Config) -> String {
     };
     let stores: Vec<String> = config.stores.iter().map(StoreSpec::shown).collect();
     format!("{} local, then {}; {kernel}", Bytes(config.local_limit_bytes), stores.join(", then "))
+}
+
+/// What makes faults slower here than they could be, in the words of `hiroma doctor`.
+pub fn lacks(path: PathChoice, config: &Config) -> Vec<String> {
+    let mut lacks = Vec::new();
+    if path == PathChoice::Fallback && config.path == PathChoice::Auto {
+        lacks.push(format!("pages cannot be moved before Linux {}", KernelVersion::FULL));
+    }
+    if !cpu::may_raise_from_idle() {
+        lacks.push("threads may not come back from SCHED_IDLE".to_owned());
+    }
+    let has_file = config.stores.iter().any(|store| matches!(store, StoreSpec::File { .. }));
+    if let (true, Err(error)) = (has_file, io_uring::IoUring::new(4)) {
+        lacks.push(format!("io_uring is not available ({error})"));
+    }
+    lacks
 }
 
 /// Refuses stores that cannot be used: opens them as the program will, and closes them again.

@@ -127,6 +127,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         outside: Outside::read(dir.path()),
         trace,
         unreadable,
+        lacks: checks::lacks(path, &config),
     };
     if !args.quiet {
         show::say(&report.summary());
