@@ -4,7 +4,7 @@
 //! - [`filter`], [`space`], [`record`]: from all accesses and system calls of a program to a
 //!   compact trace.
 //! - [`trace`]: the file, and the trace in memory.
-//! - [`policies`]: which page is evicted: Belady's optimum and eight known policies.
+//! - [`policies`]: which page is evicted: Belady's optimum and seven known policies.
 //! - [`blocks`]: how much is fetched at a time, and what is prefetched, under LRU.
 //! - [`ours`]: `hiroma-policy`, driven as the pager drives it.
 //!

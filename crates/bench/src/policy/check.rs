@@ -196,6 +196,8 @@ fn live(
             &limit.to_string(),
             "--block",
             &block,
+            // The simulated policy has none either.
+            "--no-accessed-bits",
             "--stats",
         ])
         .arg(&stats);
