@@ -231,10 +231,12 @@ fn own_policies_take_part_and_fail_with_their_exit_code() {
     assert_ne!(broken, nearest);
     fs::write(dir.path().join("p.wat"), broken).unwrap();
     let cluster = SMALL.replace("20ms", "200ms") + "policy.placement = \"wasm:p.wat\"\n";
-    fs::write(dir.path().join("c.toml"), cluster).unwrap();
-    let (code, _, errors) = hiroma(dir.path(), &["run", "DIR/c.toml"]);
-    assert_eq!(code, Some(6), "{errors}");
-    assert!(errors.contains("answered 77: choose has to return 0 to "), "{errors}");
+    for more in ["", "policy.confirm = true\n", "faults.loss = 0.1\n"] {
+        fs::write(dir.path().join("c.toml"), cluster.clone() + more).unwrap();
+        let (code, _, errors) = hiroma(dir.path(), &["run", "DIR/c.toml"]);
+        assert_eq!(code, Some(6), "{more}{errors}");
+        assert!(errors.contains("answered 77: choose has to return 0 to "), "{more}{errors}");
+    }
     let (code, _, errors) = hiroma(dir.path(), &["compare", "DIR/c.toml", "--policy", "fill"]);
     assert!(code == Some(2) && errors.contains("it takes part anyway"), "{errors}");
 }

@@ -77,9 +77,15 @@ fn refusal(name: &str, content: &str) -> String {
 
 /// What is said about a policy that fails in a run.
 fn failure(name: &str, content: &str) -> String {
+    failure_of(name, content, |_| ())
+}
+
+/// The same with another configuration.
+fn failure_of(name: &str, content: &str, change: impl FnOnce(&mut Config)) -> String {
     let directory = tempfile::tempdir().unwrap();
-    let settings = settings_with(directory.path(), name, content);
-    match outcomes(&cluster_of(settings).unwrap(), 1).unwrap_err() {
+    let mut config = cluster_of(settings_with(directory.path(), name, content)).unwrap();
+    change(&mut config);
+    match outcomes(&config, 1).unwrap_err() {
         LabError::Failed { error: RunError::Policy(failure), .. } => {
             failure.what.replace(directory.path().to_str().unwrap(), "DIR")
         }
@@ -326,6 +332,10 @@ fn modules_that_fail_end_the_run_with_what_they_did() {
             said.starts_with("the policy `wasm:p.wat@") && said.contains(message),
             "{to}: {said}"
         );
+        let confirmed = failure_of("p.wat", &changed(begin, &format!("{to} {begin}")), |config| {
+            config.policy.confirm = true;
+        });
+        assert!(confirmed.contains(message), "{to}: {confirmed}");
     }
     let said = failure(
         "p.wat",

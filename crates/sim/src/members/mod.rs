@@ -15,12 +15,12 @@ use std::collections::BTreeSet;
 
 use hiroma_policy::placement::member::{Event, Member};
 use hiroma_policy::placement::replacement::AnyRanking;
-use hiroma_policy::placement::{Peer, PlacementConfig, Rng};
+use hiroma_policy::placement::{Peer, PlacementConfig, PolicyError, Rng};
 
 use crate::classes::Specs;
 use crate::config::{Canary, Config};
 use crate::disk::Disks;
-use crate::error::{Progress, RunError, Violation};
+use crate::error::{PolicyFailure, Progress, RunError, Violation};
 use crate::load::ThreadPlan;
 use crate::network::{Fabric, Network, Signals};
 use crate::outcome::Outcome;
@@ -36,6 +36,8 @@ use node::Node;
 
 /// Events between two calls of `control`.
 const EVENTS_PER_LOOK: u64 = 1 << 14;
+/// Nodes that start between two calls of `control`: some 30 MB.
+const MEMBERS_PER_LOOK: u32 = 1 << 14;
 /// Number of audits in a run.
 const AUDITS: u64 = 16;
 /// After the end, the cluster has so many leases to come to rest.
@@ -97,6 +99,15 @@ const EVENT_KINDS: [EventKind; 16] = [
     EventKind::Rest,
     EventKind::Fabric,
 ];
+
+/// Memory of one node with so many peers that has just started.
+pub fn node_bytes(peers: u64) -> u64 {
+    /// Timers, what is being dealt with, the first event; measured.
+    const STARTED_BYTES: u64 = 720;
+    /// Its name, in two directions, and what is known and assumed about it.
+    const PEER_BYTES: u64 = 22;
+    size_of::<Node>() as u64 + STARTED_BYTES + peers * PEER_BYTES
+}
 
 /// The cluster.
 pub struct Engine<'a> {
@@ -194,7 +205,7 @@ impl<'a> Engine<'a> {
     pub fn run(mut self, control: &mut dyn FnMut(Progress) -> bool) -> Result<Outcome, RunError> {
         let run = &self.config.run;
         let end_ns = run.warmup_ns + run.duration_ns;
-        self.begin(end_ns);
+        self.begin(end_ns, control)?;
         let audit_every_ns = (end_ns / AUDITS).max(1);
         let (mut looked, mut audit_ns) = (0, audit_every_ns);
         while let Some((time_ns, payload)) = self.queue.pop() {
@@ -202,6 +213,9 @@ impl<'a> Engine<'a> {
             self.events += 1;
             let what = EVENT_KINDS[(payload >> 32) as usize & 15];
             self.dispatch(what, payload as u32);
+            if let Some(error) = self.shared.of(0).policy_failure() {
+                return Err(self.policy_failed(error));
+            }
             if run.check && self.now_ns >= audit_ns {
                 audit_ns = self.now_ns + audit_every_ns;
                 self.audit();
@@ -221,10 +235,7 @@ impl<'a> Engine<'a> {
             }
             if self.events - looked >= EVENTS_PER_LOOK {
                 looked = self.events;
-                let progress = Progress { now_ns: self.now_ns, end_ns, events: self.events };
-                if !control(progress) {
-                    return Err(RunError::Stopped(progress));
-                }
+                self.look(end_ns, control)?;
             }
         }
         if run.check {
@@ -237,7 +248,23 @@ impl<'a> Engine<'a> {
         }
     }
 
-    fn begin(&mut self, end_ns: u64) {
+    #[cold]
+    fn policy_failed(&self, error: &PolicyError) -> RunError {
+        let (now_ns, event) = (self.now_ns, self.events);
+        RunError::Policy(PolicyFailure { now_ns, event, what: error.to_string() })
+    }
+
+    /// Lets the caller end the run.
+    fn look(&self, end_ns: u64, control: &mut dyn FnMut(Progress) -> bool) -> Result<(), RunError> {
+        let progress = Progress { now_ns: self.now_ns, end_ns, events: self.events };
+        if control(progress) { Ok(()) } else { Err(RunError::Stopped(progress)) }
+    }
+
+    fn begin(
+        &mut self,
+        end_ns: u64,
+        control: &mut dyn FnMut(Progress) -> bool,
+    ) -> Result<(), RunError> {
         self.out = Outcome {
             seed: self.seed,
             nodes: self.nodes.len() as u64,
@@ -247,7 +274,12 @@ impl<'a> Engine<'a> {
             ..Outcome::default()
         };
         self.at(self.config.run.warmup_ns, EventKind::Measure, 0);
-        (0..self.nodes.len() as u32).for_each(|node| self.start_member(node));
+        for node in 0..self.nodes.len() as u32 {
+            self.start_member(node);
+            if node % MEMBERS_PER_LOOK == MEMBERS_PER_LOOK - 1 {
+                self.look(end_ns, control)?;
+            }
+        }
         if self.config.failures.mean_between_ns > 0 {
             self.plan_failure();
         }
@@ -267,6 +299,7 @@ impl<'a> Engine<'a> {
         let gap_ns = self.processes.gap_ns();
         self.at(gap_ns, EventKind::Arrive, 0);
         self.at(end_ns, EventKind::End, 0);
+        Ok(())
     }
 
     #[inline]
