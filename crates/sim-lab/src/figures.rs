@@ -87,11 +87,11 @@ pub const FIGURES: [Figure; 36] = [
     figure("node_failures", "node failures", "", |run| {
         (run.node_failures > 0).then_some(run.node_failures as f64)
     }),
-    figure("pages_lost", "pages lost with them", "", |run| {
-        (run.node_failures > 0).then_some(run.pages_lost as f64)
+    figure("pages_lost", "pages lost", "", |run| {
+        (run.node_failures + run.pages_lost > 0).then_some(run.pages_lost as f64)
     }),
-    figure("work_lost_ms", "work lost with them", "ms", |run| {
-        (run.node_failures > 0).then(|| ms(run.work_lost_ns as f64))
+    figure("work_lost_ms", "work lost", "ms", |run| {
+        (run.node_failures + run.work_lost_ns > 0).then(|| ms(run.work_lost_ns as f64))
     }),
     figure("messages_lost", "messages lost", "", |run| some(run.faults.lost + run.faults.cut)),
     figure("messages_repeated", "messages repeated", "", |run| some(run.faults.repeated)),
@@ -180,6 +180,10 @@ mod tests {
         assert_eq!(figures.get("transfer_hops"), Some(3.0));
         assert_eq!(figures.get("transfer_ms"), None, "nothing was transferred");
         assert_eq!(figures.get("pages_lost"), None, "no node failed");
+        // A partition loses pages, too.
+        let cut = Outcome { pages_lost: 3, work_lost_ns: 2_000_000, ..Outcome::default() };
+        let cut = Figures::of(&cut);
+        assert_eq!((cut.get("pages_lost"), cut.get("work_lost_ms")), (Some(3.0), Some(2.0)));
         assert_eq!(estimate(&[figures.clone(), figures], RESPONSE).unwrap().half_width, Some(0.0));
     }
 }

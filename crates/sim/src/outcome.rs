@@ -61,7 +61,7 @@ impl Messages {
     }
 }
 
-/// What went wrong, and what was done about it, over the whole run.
+/// What went wrong, and what was done about it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultTally {
@@ -179,7 +179,7 @@ pub struct Outcome {
     pub processes_ended: u64,
     /// Failures of nodes.
     pub node_failures: u64,
-    /// Pages that were lost with a node.
+    /// Pages that were lost: with a node, or because none that has them could be reached.
     pub pages_lost: u64,
     /// Threads that had to restart because they, or pages of them, were lost.
     pub threads_restarted: u64,

@@ -44,6 +44,26 @@ fn quiet_cluster_confirms_everything() {
     let outcome = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
     assert!(outcome.placed_remote > 10, "{outcome:?}");
     assert_eq!(outcome.pages_lost, 0);
+    // Nodes at one switch are two links apart.
+    let hops = outcome.transfer_hops;
+    assert!(hops.count > 10 && hops.sum == 2 * hops.count, "{hops:?}");
+    let work = outcome.handler_use();
+    assert!((0.001..1.0).contains(&work), "{work}");
+}
+
+#[test]
+fn faults_are_counted_while_the_run_is_measured() {
+    let mut config = small();
+    config.faults.loss = 0.1;
+    let counted = |config: &Config| {
+        let outcome = run(config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+        (outcome.faults.lost, outcome.messages.total())
+    };
+    let (lost, _) = counted(&config);
+    // The same run, of which only the end is measured.
+    (config.run.warmup_ns, config.run.duration_ns) = (390 * MS, 20 * MS);
+    let (at_the_end, messages) = counted(&config);
+    assert!(at_the_end * 4 < lost && at_the_end * 4 < messages, "{at_the_end} of {lost}");
 }
 
 /// A schedule: policies, redundancy and faults drawn from its seed.

@@ -38,7 +38,7 @@ impl Engine<'_> {
             self.note_accepted(number, accepted);
         }
         for command in commands {
-            self.act(number, command, hand.map_or(NO_CONTENT, |(_, content)| content));
+            self.act(number, command, hand);
         }
         self.free_changed(number);
         self.plan_tick(number);
@@ -72,9 +72,10 @@ impl Engine<'_> {
         self.used_frames = self.used_frames + u64::from(after) - u64::from(before);
     }
 
-    fn act(&mut self, number: u32, command: Command, hand: u32) {
+    fn act(&mut self, number: u32, command: Command, hand: Hand) {
+        let content = hand.map_or(NO_CONTENT, |(_, content)| content);
         match command {
-            Command::Send { to, note, content } => self.send(number, to, note, content),
+            Command::Send { to, note, content: of } => self.send(number, to, note, of),
             Command::SendToPeers(note) => {
                 for peer in 0..self.shared.of(number).peers() {
                     let to = self.topology.peer(number, hiroma_policy::placement::Peer(peer));
@@ -84,14 +85,18 @@ impl Engine<'_> {
             Command::Gone(token) => self.page_gone(number, token),
             Command::Stays(token) => self.page_stays(number, token),
             Command::Piece(token, _) => {
-                self.node(number).pieces.entry(token).or_default().push(hand)
+                let from = hand.map_or(number, |(from, _)| from);
+                self.node(number).pieces.entry(token).or_default().push((from, content));
             }
             Command::Here(token) => {
-                let content = self.join_pieces(number, token);
+                let (content, hops) = self.join_pieces(number, token);
+                if self.measuring {
+                    self.out.transfer_hops.add(hops.into());
+                }
                 self.page_is_here(number, token, content, true);
             }
             Command::Hold(token) => {
-                let content = self.join_pieces(number, token);
+                let (content, _) = self.join_pieces(number, token);
                 self.out.faults.repaired += 1;
                 self.node(number).held.insert(token, content);
             }
@@ -105,7 +110,7 @@ impl Engine<'_> {
                 self.send_to_disk(number, What::Write(disked));
             }
             Command::Lost(token, version) => self.page_lost(number, token, version),
-            Command::Keep { owner, page } => self.keep(number, owner, page, hand),
+            Command::Keep { owner, page } => self.keep(number, owner, page, content),
             Command::Free { owner, page } => self.free_guest(number, owner, page),
             Command::Spill { owner, page, number: attempt } => {
                 self.out.faults.spilled += 1;
@@ -115,7 +120,7 @@ impl Engine<'_> {
             }
             Command::Carry(token) => {
                 self.out.repeated_page_outs += u64::from(self.measuring);
-                self.node(number).carried.insert(token, hand);
+                self.node(number).carried.insert(token, content);
             }
             Command::DropCarried(token) => drop(self.node(number).carried.remove(&token)),
             Command::Drained => {
@@ -187,13 +192,15 @@ impl Engine<'_> {
         }
     }
 
-    fn join_pieces(&mut self, number: u32, token: u64) -> u32 {
+    /// The content of the pieces of a page, and the hops to the farthest node that had one.
+    fn join_pieces(&mut self, number: u32, token: u64) -> (u32, u32) {
         let pieces = self.node(number).pieces.remove(&token).unwrap_or_default();
         let needed = self.pieces() as usize;
-        if pieces.len() != needed || pieces.iter().any(|&piece| piece != pieces[0]) {
+        if pieces.len() != needed || pieces.iter().any(|&(_, content)| content != pieces[0].1) {
             self.wrong(format!("page {token:#x} of node {number} is made of pieces {pieces:?}"));
         }
-        pieces.first().copied().unwrap_or(NO_CONTENT)
+        let hops = pieces.iter().map(|&(from, _)| self.topology.distance(from, number));
+        (pieces.first().map_or(NO_CONTENT, |&(_, content)| content), hops.max().unwrap_or(0))
     }
 
     /// A page is kept elsewhere.

@@ -207,6 +207,9 @@ impl Engine<'_> {
         let spec = self.specs.of(mail.to);
         let page_ns = if mail.has_page() { spec.page_handler_ns } else { 0 };
         let work_ns = spec.handler_ns + page_ns;
+        if self.measuring {
+            self.out.handler_busy_ns += work_ns;
+        }
         let ready_ns = self.now_ns + tail_ns + mail.later_ns;
         let node = &mut self.nodes[mail.to as usize];
         let start_ns =

@@ -23,7 +23,7 @@ use crate::disk::Disks;
 use crate::error::{PolicyFailure, Progress, RunError, Violation};
 use crate::load::ThreadPlan;
 use crate::network::{Fabric, Network, Signals};
-use crate::outcome::Outcome;
+use crate::outcome::{FaultTally, Outcome};
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::{Normal, exponential};
@@ -137,6 +137,8 @@ pub struct Engine<'a> {
     out: Outcome,
     measuring: bool,
     ended: bool,
+    /// What went wrong in the time that was measured.
+    measured_faults: FaultTally,
     busy_nodes: u64,
     integrated_ns: u64,
     frames_used_ns: u128,
@@ -186,6 +188,7 @@ impl<'a> Engine<'a> {
             out: Outcome::default(),
             measuring: false,
             ended: false,
+            measured_faults: FaultTally::default(),
             busy_nodes: 0,
             integrated_ns: 0,
             frames_used_ns: 0,
@@ -333,6 +336,7 @@ impl<'a> Engine<'a> {
         self.measuring = true;
         self.integrate();
         (self.frames_used_ns, self.out.node_busy_ns) = (0, 0);
+        self.out.faults = FaultTally::default();
         self.network.restart_measuring(self.now_ns);
         if let Some(fabric) = &mut self.fabric {
             fabric.restart_measuring(self.now_ns);
@@ -350,6 +354,7 @@ impl<'a> Engine<'a> {
         };
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
         self.out.events = self.events;
+        self.measured_faults = self.out.faults;
         self.end_script();
         self.plan_rest(self.rest_ns());
     }
@@ -369,6 +374,7 @@ impl<'a> Engine<'a> {
         let bytes =
             self.fabric.as_ref().map_or_else(|| self.network.bytes(), |fabric| fabric.bytes());
         self.out.link_bytes = bytes.to_vec();
+        self.out.faults = self.measured_faults;
         self.out
     }
 

@@ -129,8 +129,8 @@ pub struct Node {
     pub evicting: u32,
     /// Content of pages that the member holds outside of the frames.
     pub held: BTreeMap<u64, u32>,
-    /// Pieces that arrived, by page.
-    pub pieces: BTreeMap<u64, Vec<u32>>,
+    /// Pieces that arrived, by page: the host of each, and its content.
+    pub pieces: BTreeMap<u64, Vec<(u32, u32)>>,
     /// Content on its way through.
     pub carried: BTreeMap<u64, u32>,
     /// Guests that are being written to disk, by the attempt that placed them.
