@@ -226,10 +226,12 @@ fn matrix_of(name: &str, text: &str) -> Result<LatencyMatrix, SettingsError> {
 
 fn latency(text: &str) -> Result<u64, String> {
     let ns = match text.parse::<f64>() {
-        Ok(ns) => ns.round() as i64,
-        Err(_) => number("latency_ns", text)
-            .map_err(|_| format!("`{text}` is not a latency; write ns, or a time like 1.5us"))?,
+        Ok(ns) if ns.is_finite() => Ok(ns.round() as i64),
+        Ok(_) => Err(()),
+        Err(_) => number("latency_ns", text).map_err(|_| ()),
     };
+    let ns =
+        ns.map_err(|()| format!("`{text}` is not a latency; write ns, or a time like 1.5us"))?;
     if !LATENCIES.contains(&ns) {
         let (least, most) = (LATENCIES.start(), LATENCIES.end());
         return Err(format!("{text} is out of range; allowed are {least} to {most} ns"));
@@ -331,6 +333,14 @@ mod tests {
             (
                 "0,x\n1,0\n",
                 "m.csv:1: column 2: `x` is not a latency; write ns, or a time like 1.5us",
+            ),
+            (
+                "0,nan\n1,0\n",
+                "m.csv:1: column 2: `nan` is not a latency; write ns, or a time like 1.5us",
+            ),
+            (
+                "0,1\n-inf,0\n",
+                "m.csv:2: column 1: `-inf` is not a latency; write ns, or a time like 1.5us",
             ),
             (
                 "0,1\n-1,0\n",
