@@ -63,7 +63,7 @@ fn over_time(config: &Config, observed: &Observed) -> Vec<Plot> {
             Some((count(after) - count(before)) as f64 / span_ms)
         }
     };
-    let frames = config.nodes() as f64 * f64::from(config.node.frames);
+    let frames: f64 = config.frames_by_node().into_iter().map(f64::from).sum();
     vec![
         panel(
             "Threads",
@@ -103,9 +103,11 @@ fn by_node(config: &Config, observed: &Observed) -> Vec<Plot> {
     if samples == 0.0 {
         return Vec::new();
     }
-    let frames = f64::from(config.node.frames);
-    let ranked = |name: &str, value: &dyn Fn(&NodeLoad) -> f64| {
-        let mut values: Vec<f64> = observed.loads.iter().map(value).collect();
+    let frames = config.frames_by_node();
+    let ranked = |name: &str, value: &dyn Fn(&NodeLoad, f64) -> f64| {
+        let nodes = observed.loads.iter().zip(&frames);
+        let mut values: Vec<f64> =
+            nodes.map(|(load, &frames)| value(load, f64::from(frames))).collect();
         values.sort_by(|one, other| other.total_cmp(one));
         let step = values.len().div_ceil(NODES_SHOWN);
         let last = values.len() - 1;
@@ -128,16 +130,16 @@ fn by_node(config: &Config, observed: &Observed) -> Vec<Plot> {
             "Memory by node",
             Axis::linear("of its frames", "%"),
             vec![
-                ranked("in use", &|load| percent(load.frames_used, frames)),
-                ranked("guests", &|load| percent(load.guests, frames)),
+                ranked("in use", &|load, frames| percent(load.frames_used, frames)),
+                ranked("guests", &|load, frames| percent(load.guests, frames)),
             ],
         ),
         plot(
             "Time by node",
             Axis::linear("of the time", "%"),
             vec![
-                ranked("has a thread", &|load| percent(load.busy, 1.0)),
-                ranked("it waits", &|load| percent(load.waiting, 1.0)),
+                ranked("has a thread", &|load, _| percent(load.busy, 1.0)),
+                ranked("it waits", &|load, _| percent(load.waiting, 1.0)),
             ],
         ),
     ]
@@ -150,23 +152,31 @@ fn where_time_goes(config: &Config, outcome: &Outcome) -> (Option<Plot>, Option<
     if total == 0 || config.load.trace.is_some() {
         return (None, None);
     }
-    let (remote, disk) = (outcome.transfer_ns.sum, outcome.disk_fetch_ns.sum);
-    let (remote_all, disk_all) = (outcome.response_remote_ns.sum(), outcome.response_disk_ns.sum());
-    let waits = outcome.response_ns.sum().max(remote_all + disk_all);
-    let parts = [
-        ("computes", total.saturating_sub(waits)),
+    let (remote, disk, tier) =
+        (outcome.transfer_ns.sum, outcome.disk_fetch_ns.sum, outcome.tier_fetch_ns);
+    let responses = outcome.response_remote_ns.sum()
+        + outcome.response_disk_ns.sum()
+        + outcome.response_tier_ns;
+    let before = responses.saturating_sub(remote + disk + tier);
+    let rest = total.saturating_sub(outcome.compute_ns + responses);
+    let mut parts = vec![
+        ("computes", outcome.compute_ns),
         ("page from a node", remote),
         ("page from disk", disk),
-        ("frame, before either", (remote_all + disk_all).saturating_sub(remote + disk)),
-        ("first touch, return", waits - remote_all - disk_all),
+        ("attached memory", tier),
+        ("frame, before these", before),
+        // A frame for a page that is touched for the first time, a page that returns before it has
+        // left, and what has no answer yet.
+        ("first touch, still waiting", rest),
     ];
+    parts.retain(|&(name, _)| name != "attached memory" || outcome.tier_stores > 0);
     let share = |part: u64| part as f64 / total as f64 * 100.0;
     let points =
         parts.iter().enumerate().map(|(place, (_, part))| Point::at(place as f64, share(*part)));
     let plot = Plot {
         title: "Where the time of threads goes".to_owned(),
         kind: Kind::Bars,
-        x: Axis::names("what a thread does, or waits for", parts.map(|(name, _)| name)),
+        x: Axis::names("what a thread does, or waits for", parts.iter().map(|(name, _)| *name)),
         y: Axis::linear("of the time of all threads", "%"),
         series: vec![Series::new("share", points.collect())],
     };
@@ -190,7 +200,12 @@ mod tests {
         load.arrivals_per_s = 60\nrun.warmup_ns = \"20ms\"\nrun.duration_ns = \"100ms\"\n";
 
     fn run(samples: u32) -> (Config, Outcome) {
-        let mut config = cluster_of(Settings::parse("c.toml", SMALL).unwrap()).unwrap();
+        run_with(samples, "")
+    }
+
+    fn run_with(samples: u32, more: &str) -> (Config, Outcome) {
+        let text = format!("{SMALL}{more}");
+        let mut config = cluster_of(Settings::parse("c.toml", &text).unwrap()).unwrap();
         config.run.samples = samples;
         let outcome = hiroma_sim::run(&config, 1, &mut |_| true).unwrap();
         (config, outcome)
@@ -230,5 +245,37 @@ mod tests {
         let sum: f64 = bars.iter().map(|point| point.y).sum();
         assert!((sum - 100.0).abs() < 1.0 && bars.iter().all(|point| point.y >= 0.0), "{bars:?}");
         assert!(section.plots.iter().all(|plot| !plot.to_svg().contains("NaN")));
+        // An access takes 1 us; what waits at the end does not compute.
+        let computes = outcome.accesses as f64 * 1e3 / outcome.node_busy_ns as f64 * 100.0;
+        assert!((bars[0].y - computes).abs() < 0.01, "{computes} % {bars:?}");
+    }
+
+    #[test]
+    fn attached_memory_has_a_share_of_the_time() {
+        let tiers = "node.tier_frames = 64\nnode.tier_access_ns = \"20us\"\n";
+        let (config, outcome) = run_with(50, tiers);
+        let section = section(&config, &outcome).unwrap();
+        let text = section.tables[0].to_text();
+        let line = text.lines().find(|line| line.starts_with("attached memory")).unwrap();
+        let share: f64 = line.split_whitespace().nth(2).unwrap().parse().unwrap();
+        let least = outcome.tier_fetches as f64 * 20e3 / outcome.node_busy_ns as f64 * 100.0;
+        assert!(outcome.tier_fetches > 100 && share >= least * 0.99, "{least} % {text}");
+    }
+
+    #[test]
+    fn frames_in_use_are_those_of_each_class_of_nodes() {
+        let classes = "node.class = [{ nodes = \"0-7\", frames = 512 }]\n";
+        let (config, outcome) = run_with(50, classes);
+        let section = section(&config, &outcome).unwrap();
+        let most = |plot: usize, series: usize| {
+            let points = &section.plots[plot].series[series].points;
+            points.iter().map(|point| point.y).fold(0.0, f64::max)
+        };
+        assert_eq!(
+            (&*section.plots[1].title, &*section.plots[4].title),
+            ("Frames in use", "Memory by node")
+        );
+        let levels = [most(1, 0), most(4, 0)];
+        assert!(levels.iter().all(|most| (1.0..=100.0).contains(most)), "{levels:?}");
     }
 }

@@ -67,6 +67,14 @@ impl Specs {
     }
 }
 
+impl Config {
+    /// Frames of each node of a valid configuration.
+    pub fn frames_by_node(&self) -> Vec<u32> {
+        let specs = Specs::new(self);
+        (0..self.nodes() as u32).map(|node| specs.of(node).frames).collect()
+    }
+}
+
 fn spec(config: &Config, class: &NodeClass) -> NodeSpec {
     let (node, network) = (&config.node, &config.network);
     let rate = class.tier_bytes_per_s.unwrap_or(node.tier_bytes_per_s);

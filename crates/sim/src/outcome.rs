@@ -124,6 +124,9 @@ pub struct Outcome {
     pub first_touches: u64,
     /// Page accesses.
     pub accesses: u64,
+    /// Time that threads computed between them, ns.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub compute_ns: u64,
     /// Pages dropped because they were clean.
     pub clean_drops: u64,
     /// Pages that went from a frame to attached memory instead of leaving their node.
@@ -132,6 +135,12 @@ pub struct Outcome {
     /// Pages brought back from attached memory.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub tier_fetches: u64,
+    /// Time that faults waited for a page from there, ns.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tier_fetch_ns: u64,
+    /// The same with the time that they waited for a frame before, ns.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub response_tier_ns: u64,
     /// Page-outs begun: pages evicted from a node, guests included.
     pub page_outs: u64,
     /// In a recording: pages that were dropped because a copy existed, and are paged out here,

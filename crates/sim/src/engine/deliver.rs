@@ -226,6 +226,8 @@ impl Engine<'_> {
         let (took_ns, response_ns) = (self.now_ns - thread.asked_ns, self.now_ns - thread.fault_ns);
         if from == number {
             self.out.tier_fetches += 1;
+            self.out.tier_fetch_ns += took_ns;
+            self.out.response_tier_ns += response_ns;
         } else if from_disk {
             self.out.disk_fetch_ns.add(took_ns);
             self.out.response_disk_ns.add(response_ns);

@@ -106,6 +106,7 @@ impl Engine<'_> {
         }
         if self.measuring {
             self.out.accesses += u64::from(made);
+            self.out.compute_ns += u64::from(made) * access_ns;
         }
         if made == 0 {
             self.end_thread(number);

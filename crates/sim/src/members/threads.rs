@@ -91,6 +91,7 @@ impl Engine<'_> {
         if self.is_settling() {
             return;
         }
+        let access_ns = self.specs.of(number).access_ns;
         let node = &mut self.nodes[number as usize];
         let Some(thread) = node.thread.as_deref_mut() else { return };
         let mut made = 0;
@@ -113,12 +114,13 @@ impl Engine<'_> {
         }
         if self.measuring {
             self.out.accesses += u64::from(made);
+            self.out.compute_ns += u64::from(made) * access_ns;
         }
         if made == 0 {
             self.end_thread(number);
             return;
         }
-        thread.due_ns = self.now_ns + u64::from(made) * self.specs.of(number).access_ns;
+        thread.due_ns = self.now_ns + u64::from(made) * access_ns;
         let due_ns = thread.due_ns;
         self.at(due_ns, EventKind::Run, number);
     }
