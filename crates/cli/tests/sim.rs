@@ -187,6 +187,19 @@ fn what_a_user_may_not_have_meant_is_noted() {
     assert_eq!(code, Some(0));
     assert!(told.contains("Note: 7 x 1 has a side of one node"), "{told}");
     assert!(told.contains("Note: no process ended"), "{told}");
+    let (code, told, _) = hiroma(dir.path(), &["compare", "DIR/c.toml", "--seeds", "1"]);
+    assert_eq!(code, Some(0));
+    assert!(told.contains("Note: 7 x 1 has a side of one node"), "{told}");
+    assert!(told.contains("Note: no process ended"), "{told}");
+    let sweep = "cluster = \"c.toml\"\nseeds = 1\n[grid]\nload.arrivals_per_s = [10, 20]\n";
+    fs::write(dir.path().join("s.toml"), sweep).unwrap();
+    let (code, told, _) = hiroma(dir.path(), &["sweep", "DIR/s.toml", "--out", "DIR/out"]);
+    assert_eq!(code, Some(0));
+    assert!(told.contains("Note: 7 x 1 has a side of one node"), "{told}");
+    let empty = "Note: in 2 of 2 cells no process ended";
+    assert!(told.contains(empty), "{told}");
+    let (_, told, _) = hiroma(dir.path(), &["merge", "DIR/out"]);
+    assert!(told.contains(empty), "{told}");
 }
 
 #[test]

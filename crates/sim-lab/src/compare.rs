@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use crate::figures::{Figures, RESPONSE, estimate, values};
 use crate::lab::{Lab, LabError, jobs_of};
+use crate::notes::notes;
 use crate::single::{self, FigureJson, describe, estimate_text, figures_json, seeds_text};
 use hiroma_report::{Estimate, Verdict, compare_paired};
 
@@ -286,12 +287,13 @@ impl Comparison {
             y: Axis::linear("response", "ms"),
             series: vec![Series::new("mean response", points.collect())],
         };
-        let text = vec![
+        let mut text = vec![
             seeds_text(&self.seeds),
             describe(&self.base),
             self.verdict(),
             "Means with 95 % intervals; `behind the best` is the mean of the differences seed by seed.".to_owned(),
         ];
+        text.extend(notes(&self.base, self.ranked.iter().flat_map(|ranked| &ranked.runs)));
         Section { title: title.to_owned(), text, tables: vec![self.table()], plots: vec![plot] }
     }
 

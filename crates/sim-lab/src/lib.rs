@@ -10,6 +10,7 @@
 //! | [`picture`] | one run over time, by node, and where time goes |
 //! | [`sweep`] | a grid of settings, in shards that run anywhere |
 //! | [`paper`] | every experiment of the paper, and some beyond |
+//! | [`notes`] | what a user may not have meant |
 //! | [`figures`], [`stats`] | numbers of a run; means with intervals, paired differences |
 //! | [`trace`] | recorded page-outs; `docs/internals/trace-format.md` |
 //!
@@ -23,6 +24,7 @@ pub mod jobs;
 pub mod keys;
 pub mod lab;
 pub mod networks;
+pub mod notes;
 pub mod paper;
 pub mod picture;
 pub mod policies;

@@ -5,6 +5,7 @@ use hiroma_sim::{Config, NetworkModel, TopologyKind};
 use serde::Serialize;
 
 use crate::figures::{FIGURES, Figures, estimate};
+use crate::notes;
 use hiroma_report::Estimate;
 
 /// Describes a cluster in one line.
@@ -104,33 +105,11 @@ pub fn section(title: &str, config: &Config, seeds: &[u64], runs: &[Figures]) ->
         title: title.to_owned(),
         text: [seeds_text(seeds), describe(config)]
             .into_iter()
-            .chain(notes(config, runs))
+            .chain(notes::notes(config, runs))
             .collect(),
         tables: vec![table],
         plots: Vec::new(),
     }
-}
-
-/// What a user may not have meant.
-fn notes(config: &Config, runs: &[Figures]) -> Vec<String> {
-    let mut notes = Vec::new();
-    let dims = &config.topology.dims;
-    if dims.len() > 1 && dims.contains(&1) {
-        let shape = dims.iter().map(u32::to_string).collect::<Vec<_>>().join(" x ");
-        notes.push(format!(
-            "Note: {shape} has a side of one node, which is another network than its kind promises; choose another number of \
-             nodes, or topology.dims"
-        ));
-    }
-    let total = |name| runs.iter().filter_map(|run| run.get(name)).sum::<f64>();
-    if total("processes_ended") == 0.0 && config.load.trace.is_none() {
-        notes.push(
-            "Note: no process ended in the time that was measured: what the figures say is about an empty or a starting \
-             machine; a longer run.duration_ns or more load.arrivals_per_s helps"
-                .to_owned(),
-        );
-    }
-    notes
 }
 
 /// `seed 7`, or `seeds 1 to 10`.

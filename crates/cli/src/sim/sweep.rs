@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use hiroma_report::Table;
+use hiroma_sim_lab::notes;
 use hiroma_sim_lab::policies::Policies;
 use hiroma_sim_lab::sweep::scripts::{Engine, Script};
 use hiroma_sim_lab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
@@ -102,6 +103,8 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
         ));
         if args.shard.is_all() {
             let merged = Merged::of(&store).map_err(refused_or_failed)?;
+            let told = notes::of_plan(&plan).into_iter().chain(merged.notes());
+            told.for_each(|note| progress.print(&format!("\n{note}")));
             progress.print(&format!("\n{}", merged.table().to_text().trim_end()));
         }
         Ok(ExitCode::SUCCESS)

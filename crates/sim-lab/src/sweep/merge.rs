@@ -6,6 +6,7 @@ use hiroma_report::{Axis, Kind, Plot, Point, Section, Series, Table, figures as 
 use serde::Serialize;
 
 use crate::figures::{FIGURES, Figures, RESPONSE, estimate};
+use crate::notes;
 use crate::single::{FigureJson, estimate_text, figures_json, seeds_text, to_text};
 use crate::sweep::plan::label;
 use crate::sweep::store::{Gaps, Store, StoreError};
@@ -45,8 +46,16 @@ impl Merged {
         &self.gaps
     }
 
+    /// What is missing, and what the results are not about.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.missing();
+        let cells = self.cells.iter().map(|(values, runs)| (label(values), &runs[..]));
+        notes.extend(notes::of_cells(cells));
+        notes
+    }
+
     /// What is missing, in words.
-    fn notes(&self) -> Vec<String> {
+    fn missing(&self) -> Vec<String> {
         let Gaps { missing, of, first, shards } = &self.gaps;
         if *missing == 0 {
             return Vec::new();
