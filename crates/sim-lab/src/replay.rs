@@ -10,6 +10,8 @@ use crate::trace::Trace;
 
 /// Time that is measured after the last record.
 const AFTER_NS: u64 = 1_000_000_000;
+/// The latest time of a record.
+const LAST_NS_MAX: u64 = TIME_MAX_NS / 2 - AFTER_NS;
 
 /// Describes a trace in one line.
 pub fn describe(trace: &Trace) -> String {
@@ -47,8 +49,14 @@ pub fn replayed(trace: Trace, base: Option<Config>, path: &Path) -> Result<Confi
         )));
     }
     config.node.page_bytes = trace.page_bytes;
-    // All of the trace counts, and what its last records start has time to finish.
     let last_ns = trace.records.last().map_or(0, |record| record.time_ns);
+    if last_ns > LAST_NS_MAX {
+        return Err(refused(format!(
+            "its last record is at {last_ns} ns, and a run lasts at most {LAST_NS_MAX}: times count from the beginning of the \
+             recording; subtract that of the first record"
+        )));
+    }
+    // All of the trace counts, and what its last records start has time to finish.
     (config.run.warmup_ns, config.run.duration_ns, config.run.drain) =
         (0, last_ns + AFTER_NS, true);
     // All pages may queue at one disk: a thread that waits for the last of them is not stuck.
@@ -94,6 +102,19 @@ mod tests {
                 (4096, 10 + AFTER_NS, 0)
             );
         }
+    }
+
+    #[test]
+    fn late_times_are_refused() {
+        for time_ns in [u64::MAX, 1_700_000_000_000_000_000, LAST_NS_MAX + 1] {
+            let mut late = trace(4);
+            late.records[0].time_ns = time_ns;
+            let error = replayed(late, None, Path::new("t.bin")).unwrap_err().0;
+            assert!(error.contains("times count from the beginning"), "{error}");
+        }
+        let mut latest = trace(4);
+        latest.records[0].time_ns = LAST_NS_MAX;
+        assert!(replayed(latest, None, Path::new("t.bin")).is_ok());
     }
 
     #[test]

@@ -6,6 +6,8 @@
 const PAYLOAD_BITS: u32 = 36;
 /// Bits of a sequence number.
 const SEQUENCE_BITS: u32 = 44;
+/// The last time, ns.
+const TIME_LAST_NS: u64 = (1 << (128 - PAYLOAD_BITS - SEQUENCE_BITS)) - 1;
 /// Children of a heap node: four entries are one cache line.
 const ARITY: usize = 4;
 
@@ -76,10 +78,12 @@ impl Default for Queue {
 }
 
 impl Queue {
-    /// Inserts `payload` (36 bits) for `time_ns` (48 bits).
+    /// Inserts `payload` (36 bits) for `time_ns`. What is later than the last time that can be told
+    /// (48 bits, three days) happens then: no run lasts longer than half of it.
     #[inline]
     pub fn push(&mut self, time_ns: u64, payload: u64) {
-        debug_assert!(payload >> PAYLOAD_BITS == 0 && time_ns >> 48 == 0);
+        debug_assert!(payload >> PAYLOAD_BITS == 0);
+        let time_ns = time_ns.min(TIME_LAST_NS);
         self.sequence += 1;
         debug_assert!(self.sequence >> SEQUENCE_BITS == 0);
         let entry = u128::from(time_ns) << (PAYLOAD_BITS + SEQUENCE_BITS)
@@ -345,6 +349,17 @@ mod tests {
                 prop_assert_eq!(queue.pop(), Some(expected));
             }
         }
+    }
+
+    #[test]
+    fn times_without_end_come_last() {
+        let mut queue = Queue::default();
+        for (number, time_ns) in [1 << 48, 5, u64::MAX, (1 << 47) + 1].into_iter().enumerate() {
+            queue.push(time_ns, number as u64);
+        }
+        let order: Vec<u64> =
+            std::iter::from_fn(|| queue.pop()).map(|(_, number)| number).collect();
+        assert_eq!(order, [1, 3, 0, 2]);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::script;
 use crate::topology::{CHANNELS_MAX, Topology};
 
 mod faults;
+mod times;
 
 /// Maximum number of nodes.
 pub const NODES_MAX: u64 = 4 << 20;
@@ -136,6 +137,7 @@ impl Config {
     pub fn validate(&self) -> Result<(), Vec<Problem>> {
         let mut problems = Problems(Vec::new());
         self.check_machine(&mut problems);
+        self.check_page_times(&mut problems);
         self.check_load(&mut problems);
         self.check_policy(&mut problems);
         self.check_confirm(&mut problems);
@@ -523,8 +525,9 @@ impl Config {
             );
         } else if failures.mean_between_ns > 0 {
             problems.range("failures.mean_between_ns", failures.mean_between_ns, 1000, TIME_MAX_NS);
-            problems.range("failures.repair_ns", failures.repair_ns, 1000, TIME_MAX_NS);
         }
+        let least = if failures.mean_between_ns > 0 { 1000 } else { 0 };
+        problems.range("failures.repair_ns", failures.repair_ns, least, TIME_MAX_NS / 2);
         problems.range("failures.detect_ns", failures.detect_ns, 1, 1 << 40);
         self.check_canary(problems);
         if run.canary != Canary::None && !run.check {
@@ -537,10 +540,11 @@ impl Config {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
+    /// What is wrong with the changed default configuration.
+    pub fn problems(change: impl FnOnce(&mut Config)) -> Vec<String> {
         let mut config = Config::default();
         change(&mut config);
         config.validate().err().unwrap_or_default().iter().map(Problem::to_string).collect()

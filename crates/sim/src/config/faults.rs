@@ -99,7 +99,8 @@ pub struct FaultConfig {
     /// Nodes that are emptied by script, and may be used again later: `[[faults.drains]]` with the
     /// same keys.
     pub drains: Vec<OutageConfig>,
-    /// Mean time until a node learns that another has failed, ns; 0: only by its silence.
+    /// Mean time until a node learns that another has failed, ns; 0: only by its silence, as with
+    /// more than 32768 nodes.
     pub detect_ns: u64,
     /// Wrong suspicions in the whole machine, per second.
     pub wrong_suspicions_per_s: f64,

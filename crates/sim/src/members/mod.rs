@@ -360,9 +360,14 @@ impl<'a> Engine<'a> {
     }
 
     fn rest_ns(&self) -> u64 {
-        let outages = self.config.faults.crashes.iter().map(|outage| outage.until_ns);
-        let last_ns = outages.max().unwrap_or(0).saturating_sub(self.now_ns);
-        last_ns.max(self.config.failures.repair_ns) + REST_LEASES * self.policy.lease_ns
+        let run = &self.config.run;
+        let crashes = self.config.faults.crashes.iter();
+        let crashes = crashes.filter(|crash| crash.from_ns <= run.warmup_ns + run.duration_ns);
+        let last_ns =
+            crashes.map(|crash| crash.until_ns).max().unwrap_or(0).saturating_sub(self.now_ns);
+        let failures = &self.config.failures;
+        let repair_ns = if failures.mean_between_ns > 0 { failures.repair_ns } else { 0 };
+        last_ns.max(repair_ns) + REST_LEASES * self.policy.lease_ns
     }
 
     /// Ends the run `after_ns` from now, or later if threads go on.
@@ -485,7 +490,7 @@ impl<'a> Engine<'a> {
     fn plan_detection(&mut self, number: u32) {
         let mean_ns = self.config.faults.detect_ns;
         let nodes = self.nodes.len() as u32;
-        if mean_ns == 0 || nodes > 1 << 15 {
+        if mean_ns == 0 {
             return;
         }
         for other in (0..nodes).filter(|&other| other != number) {

@@ -7,6 +7,9 @@ use hiroma_policy::placement::PIECES_MAX;
 use super::{Problems, TIME_MAX_NS};
 use crate::config::Config;
 
+/// Nodes that can tell each other's failures: an event has 16 bits for either.
+pub const DETECTING_NODES_MAX: u64 = 1 << 15;
+
 impl Config {
     /// What is only simulated without the protocol that bears faults.
     fn check_confirmed(&self, problems: &mut Problems) {
@@ -33,7 +36,12 @@ impl Config {
         let policy = &self.policy;
         problems.range("policy.answer_ns", policy.answer_ns, 1000, 1 << 36);
         problems.range("policy.refresh_ns", policy.refresh_ns, 1000, 1 << 40);
-        problems.range("policy.lease_ns", policy.lease_ns, 8 * policy.answer_ns, 1 << 42);
+        problems.range(
+            "policy.lease_ns",
+            policy.lease_ns,
+            policy.answer_ns.saturating_mul(8),
+            1 << 42,
+        );
         problems.range("policy.give_up_ns", policy.give_up_ns, policy.answer_ns, 1 << 44);
         let most = u64::from(PIECES_MAX);
         problems.range("policy.copies", policy.copies.into(), 1, most);
@@ -96,6 +104,16 @@ impl Config {
         problems.range("faults.delay_ns", faults.delay_ns, 1, 1 << 40);
         problems.range("faults.detect_ns", faults.detect_ns, 0, 1 << 40);
         let nodes = self.nodes();
+        if faults.detect_ns > 0 && nodes > DETECTING_NODES_MAX {
+            problems.add(
+                "faults.detect_ns",
+                format!(
+                    "each of {nodes} nodes would learn of each failure at a time of its own, which is \
+                     simulated for up to {DETECTING_NODES_MAX}; use 0 (they learn of it by its silence), \
+                     or fewer nodes"
+                ),
+            );
+        }
         let times = |from_ns: u64, until_ns: u64| from_ns < until_ns && until_ns <= TIME_MAX_NS / 2;
         for partition in &faults.partitions {
             let all: Vec<u32> = partition.groups.iter().flatten().copied().collect();
@@ -131,5 +149,26 @@ impl Config {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::TopologyKind;
+    use crate::validate::tests::problems;
+
+    #[test]
+    fn many_nodes_detect_failures_by_silence_only() {
+        let detect = |nodes: u32| {
+            problems(|config| {
+                (config.topology.kind, config.topology.dims) =
+                    (TopologyKind::Torus2d, vec![nodes / 64, 64]);
+                config.disk.count = 64;
+                config.faults.detect_ns = 20_000_000;
+            })
+        };
+        assert_eq!(detect(1 << 15), Vec::<String>::new());
+        let told = detect(1 << 16);
+        assert!(told.len() == 1 && told[0].starts_with("faults.detect_ns: each of 65536 nodes"));
     }
 }
