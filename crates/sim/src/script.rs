@@ -177,6 +177,13 @@ fn links(which: &str, topology: &Topology) -> Result<Vec<u32>, String> {
         let refused = || format!("there is no link {link}; use one from 0 to {}", count - 1);
         return if link < count { Ok(vec![link]) } else { Err(refused()) };
     }
+    if !topology.names_links() {
+        return Err(format!(
+            "links of this network have numbers only, from 0 to {}, and `{which}` is none; \
+             docs/guide/simulate.md says which link has which",
+            topology.links() - 1
+        ));
+    }
     let (both, ends) = match which.split_once("->") {
         Some(ends) => (false, Some(ends)),
         None => (true, which.split_once(" - ")),

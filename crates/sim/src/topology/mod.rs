@@ -200,6 +200,11 @@ impl Topology {
         }
     }
 
+    /// Whether links can be named by their ends; others have numbers only.
+    pub fn names_links(&self) -> bool {
+        matches!(self, Topology::Torus(_) | Topology::Graph(_) | Topology::LeafSpine(_))
+    }
+
     /// The links from one to the other ([`vertex`](Topology::vertex)).
     pub fn links_between(&self, from: u32, to: u32) -> Vec<u32> {
         match self {
