@@ -237,6 +237,21 @@ mod tests {
     }
 
     #[test]
+    fn a_run_with_faults_is_drawn_too() {
+        let more = "policy.confirm = true\nfaults.loss = 0.05\n";
+        let (_, plain) = run_with(0, more);
+        let (config, outcome) = run_with(SAMPLES, more);
+        let drawn = section(&config, &outcome).unwrap();
+        assert_eq!(drawn.plots.len(), 7);
+        let observed = outcome.observed.as_deref().unwrap();
+        let measured = observed.load_samples as f64;
+        let busy: u64 = observed.loads.iter().map(|load| load.busy).sum();
+        assert!((busy as f64 / measured / 16.0 - outcome.node_use()).abs() < 0.02);
+        assert!(observed.loads.iter().any(|load| load.guests > 0));
+        assert_eq!(Outcome { observed: None, ..outcome }, plain);
+    }
+
+    #[test]
     fn shares_of_time_add_up() {
         let (config, outcome) = run(50);
         let section = section(&config, &outcome).unwrap();

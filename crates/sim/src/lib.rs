@@ -17,6 +17,7 @@ mod members;
 mod message;
 mod need;
 mod network;
+mod observe;
 mod outcome;
 mod processes;
 mod queue;

@@ -8,6 +8,7 @@ mod audit;
 mod faults;
 mod mail;
 mod node;
+mod observe;
 mod outages;
 mod threads;
 
@@ -23,6 +24,7 @@ use crate::disk::Disks;
 use crate::error::{PolicyFailure, Progress, RunError, Violation};
 use crate::load::ThreadPlan;
 use crate::network::{Fabric, Network, Signals};
+use crate::observe::Observer;
 use crate::outcome::{FaultTally, Outcome};
 use crate::processes::Processes;
 use crate::queue::Queue;
@@ -134,6 +136,7 @@ pub struct Engine<'a> {
     processes: Processes,
     failures: Rng,
     violation: Option<Violation>,
+    observer: Option<Observer>,
     out: Outcome,
     measuring: bool,
     ended: bool,
@@ -185,6 +188,7 @@ impl<'a> Engine<'a> {
             processes: Processes::new(&config.load, seed),
             failures: Rng::part(seed, 3),
             violation: None,
+            observer: None,
             out: Outcome::default(),
             measuring: false,
             ended: false,
@@ -219,6 +223,7 @@ impl<'a> Engine<'a> {
             if let Some(error) = self.shared.of(0).policy_failure() {
                 return Err(self.policy_failed(error));
             }
+            self.observe();
             if run.check && self.now_ns >= audit_ns {
                 audit_ns = self.now_ns + audit_every_ns;
                 self.audit();
@@ -276,6 +281,10 @@ impl<'a> Engine<'a> {
             measured_ns: self.config.run.duration_ns,
             ..Outcome::default()
         };
+        if self.config.run.samples > 0 {
+            let (samples, frames) = (self.config.run.samples, self.config.node.frames);
+            self.observer = Some(Observer::new(samples, end_ns, self.nodes.len() as u64, frames));
+        }
         self.at(self.config.run.warmup_ns, EventKind::Measure, 0);
         for node in 0..self.nodes.len() as u32 {
             self.start_member(node);
@@ -355,6 +364,7 @@ impl<'a> Engine<'a> {
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
         self.out.events = self.events;
         self.measured_faults = self.out.faults;
+        self.out.observed = self.observer.take().map(Observer::into_observed);
         self.end_script();
         self.plan_rest(self.rest_ns());
     }
