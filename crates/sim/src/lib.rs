@@ -19,6 +19,7 @@ mod need;
 mod network;
 mod observe;
 mod outcome;
+mod patience;
 mod processes;
 mod queue;
 mod random;

@@ -1,6 +1,6 @@
 //! Events by script: links and nodes that fail and return at given times.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::config::{Config, ScriptEvent, ScriptKind};
 use crate::topology::Topology;
@@ -31,7 +31,7 @@ pub enum What {
 pub enum Change {
     /// A link, and whether it works from now on.
     Link(u32, bool),
-    /// A node, and whether it works from now on.
+    /// A node, and whether an outage of it ends or begins.
     Node(u32, bool),
 }
 
@@ -41,6 +41,7 @@ pub struct Outages {
     steps: Vec<Step>,
     links_down: BTreeSet<u32>,
     nodes_down: BTreeSet<u32>,
+    links_up_ns: u64,
 }
 
 impl Outages {
@@ -61,6 +62,11 @@ impl Outages {
         !self.links_down.is_empty()
     }
 
+    /// Since when all links work, ns: what waited for one goes on from then.
+    pub fn links_up_ns(&self) -> u64 {
+        self.links_up_ns
+    }
+
     /// The time from the first failure of a link to `end_ns`, ns.
     pub fn of_links_ns(&self, end_ns: u64) -> u64 {
         let of_links = |step: &&Step| matches!(step.what, What::Links(_)) && !step.up;
@@ -68,28 +74,32 @@ impl Outages {
         first_ns.map_or(0, |first_ns| end_ns.saturating_sub(first_ns))
     }
 
-    /// What step `number` changes. Nodes that do not work for other reasons are left to these.
-    pub fn step(&mut self, number: usize, works: impl Fn(u32) -> bool) -> Vec<Change> {
-        let Outages { steps, links_down, nodes_down } = self;
-        let Step { what, up, .. } = &steps[number];
+    /// What step `number` changes.
+    pub fn step(&mut self, number: usize) -> Vec<Change> {
+        let Outages { steps, links_down, nodes_down, links_up_ns } = self;
+        let Step { what, up, time_ns } = &steps[number];
         match (what, *up) {
             (What::Links(links), up) => {
+                if up && !links_down.is_empty() {
+                    *links_up_ns = *time_ns;
+                }
                 let changes = links.iter().filter(|&&link| {
                     if up { links_down.remove(&link) } else { links_down.insert(link) }
                 });
                 changes.map(|&link| Change::Link(link, up)).collect()
             }
-            (&What::Node(node), true) if nodes_down.remove(&node) => vec![Change::Node(node, true)],
-            (&What::Node(node), false) if works(node) => {
-                nodes_down.insert(node);
-                vec![Change::Node(node, false)]
+            (&What::Node(node), up) => {
+                let changes = if up { nodes_down.remove(&node) } else { nodes_down.insert(node) };
+                changes.then_some(Change::Node(node, up)).into_iter().collect()
             }
-            (What::Node(_), _) => Vec::new(),
         }
     }
 
     /// Everything works again.
-    pub fn end(&mut self) -> Vec<Change> {
+    pub fn end(&mut self, now_ns: u64) -> Vec<Change> {
+        if self.has_failed_links() {
+            self.links_up_ns = now_ns;
+        }
         let links = std::mem::take(&mut self.links_down).into_iter();
         let nodes = std::mem::take(&mut self.nodes_down).into_iter();
         links
@@ -99,28 +109,50 @@ impl Outages {
     }
 }
 
+/// Nodes that do not work, and how many outages each is in: it works again after the last of them.
+#[derive(Debug, Default)]
+pub struct Downs(BTreeMap<u32, u32>);
+
+impl Downs {
+    /// An outage of `node` begins. Returns whether it worked until now.
+    pub fn begin(&mut self, node: u32) -> bool {
+        let outages = self.0.entry(node).or_default();
+        *outages += 1;
+        *outages == 1
+    }
+
+    /// An outage of `node` ends. Returns whether it works from now on.
+    pub fn end(&mut self, node: u32) -> bool {
+        let Some(outages) = self.0.get_mut(&node) else { return false };
+        *outages -= 1;
+        let works = *outages == 0;
+        if works {
+            self.0.remove(&node);
+        }
+        works
+    }
+}
+
 /// A simulated cluster whose links and nodes fail and return by script.
 pub trait Scripted {
     /// Its script.
     fn outages(&mut self) -> &mut Outages;
-    /// Whether a node works.
-    fn works(&self, node: u32) -> bool;
     /// A link fails, or works again.
     fn set_link(&mut self, link: u32, up: bool);
-    /// A node fails, or works again.
+    /// An outage of a node begins, or ends.
     fn set_node(&mut self, node: u32, up: bool);
 
     /// Step `number` of the script, from 1.
     fn script_step(&mut self, number: u32) {
         let mut outages = std::mem::take(self.outages());
-        let changes = outages.step(number as usize - 1, |node| self.works(node));
+        let changes = outages.step(number as usize - 1);
         *self.outages() = outages;
         changes.into_iter().for_each(|change| self.change(change));
     }
 
     /// At the end of a run everything works again, so that what is under way can be finished.
-    fn end_script(&mut self) {
-        let changes = self.outages().end();
+    fn end_script(&mut self, now_ns: u64) {
+        let changes = self.outages().end(now_ns);
         changes.into_iter().for_each(|change| self.change(change));
     }
 
@@ -209,4 +241,36 @@ fn links(which: &str, topology: &Topology) -> Result<Vec<u32>, String> {
         ));
     }
     Ok(links)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TopologyKind;
+
+    #[test]
+    fn links_without_names_are_told_by_their_numbers() {
+        let told = |kind, dims: &[u32], which: &str| {
+            let mut config = Config::default();
+            (config.topology.kind, config.topology.dims) = (kind, dims.to_vec());
+            links(which, &Topology::new(&config, 1, 1))
+        };
+        for which in ["3 - 4", "leaf0 - spine1", "x"] {
+            let refused = told(TopologyKind::FatTree, &[4, 2, 1], which).unwrap_err();
+            let numbers = "links of this network have numbers only, from 0 to 47, and ";
+            assert!(refused.starts_with(numbers), "{refused}");
+        }
+        assert_eq!(told(TopologyKind::FatTree, &[4, 2, 1], "47"), Ok(vec![47]));
+        let refused = told(TopologyKind::Torus2d, &[4, 4], "0 - 5").unwrap_err();
+        assert!(refused.ends_with("name two that are joined directly"), "{refused}");
+        assert_eq!(told(TopologyKind::Torus2d, &[4, 4], "0 -> 1"), Ok(vec![0]));
+    }
+
+    #[test]
+    fn a_node_works_after_its_last_outage() {
+        let mut downs = Downs::default();
+        assert!(!downs.end(3), "it was not in one");
+        assert!(downs.begin(3) && !downs.begin(3) && downs.begin(4));
+        assert!(!downs.end(3) && downs.end(4) && downs.end(3) && downs.begin(3));
+    }
 }

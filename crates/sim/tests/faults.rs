@@ -66,6 +66,83 @@ fn faults_are_counted_while_the_run_is_measured() {
     assert!(at_the_end * 4 < lost && at_the_end * 4 < messages, "{at_the_end} of {lost}");
 }
 
+fn outage(node: u32, from_ms: u64, until_ms: u64) -> OutageConfig {
+    OutageConfig { node, from_ns: from_ms * MS, until_ns: until_ms * MS }
+}
+
+#[test]
+fn a_node_returns_after_the_last_of_its_outages() {
+    let mut config = small();
+    config.faults.crashes = vec![outage(1, 20, 60), outage(1, 30, 300), outage(1, 100, 120)];
+    let event = |time_ms, kind| ScriptEvent { time_ns: time_ms * MS, kind, which: "1".into() };
+    config.event = vec![event(50, ScriptKind::NodeFails), event(200, ScriptKind::NodeReturns)];
+    let outcome = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(outcome.node_failures, 1, "it worked in between");
+}
+
+#[test]
+fn repairs_of_random_failures_end_no_outage_by_script() {
+    for confirm in [true, false] {
+        let mut config = small();
+        config.policy.confirm = confirm;
+        (config.failures.mean_between_ns, config.failures.repair_ns) = (MS, 30 * MS);
+        let fails = |node: u32| ScriptEvent {
+            time_ns: 50 * MS,
+            kind: ScriptKind::NodeFails,
+            which: node.to_string(),
+        };
+        config.event = (0..6).map(fails).collect();
+        (config.run.warmup_ns, config.run.duration_ns) = (60 * MS, 300 * MS);
+        let outcome = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(outcome.node_failures, 0, "with confirm = {confirm}");
+    }
+}
+
+#[test]
+fn a_node_that_restarts_in_a_drain_takes_no_guests() {
+    let mut config = small();
+    config.faults.crashes = vec![outage(2, 5, 15)];
+    config.faults.drains = vec![outage(2, 10, 1_000), outage(2, 20, 100)];
+    (config.run.warmup_ns, config.run.samples) = (30 * MS, 100);
+    let outcome = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    let loads = outcome.observed.expect("it was asked for").loads;
+    let guests: Vec<u64> = loads.iter().map(|load| load.guests).collect();
+    assert!(guests[2] == 0 && guests.iter().sum::<u64>() > 20, "{guests:?}");
+}
+
+/// Links of a node that fail for longer than any wait: what waits for them is not stuck.
+#[test]
+fn who_waits_for_a_failed_link_is_not_stuck() {
+    let mut config = small();
+    config.policy.give_up_ns = 300 * MS;
+    config.run.stuck_after_ns = 500 * MS;
+    config.run.duration_ns = 4_000 * MS;
+    let event = |time_ms, kind, link: u32| ScriptEvent {
+        time_ns: time_ms * MS,
+        kind,
+        which: link.to_string(),
+    };
+    // All links into the network and out of it.
+    config.event = (0..12)
+        .flat_map(|link| {
+            [event(300, ScriptKind::LinkFails, link), event(3_000, ScriptKind::LinkReturns, link)]
+        })
+        .collect();
+    run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_run_can_be_ended_while_its_nodes_start() {
+    let mut config = small();
+    config.topology.dims = vec![1 << 15];
+    let mut looks = 0;
+    let stopped = run(&config, 1, &mut |progress| {
+        looks += 1;
+        progress.events > 0
+    });
+    assert!(matches!(stopped, Err(RunError::Stopped(_))) && looks == 1, "{looks} {stopped:?}");
+}
+
 /// A schedule: policies, redundancy and faults drawn from its seed.
 fn schedule(seed: u64) -> Config {
     let mut rng = Rng::part(seed, 0x5c4e);

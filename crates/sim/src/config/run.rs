@@ -59,7 +59,8 @@ pub struct RunConfig {
     /// Whether threads then go on until all have ended, without new ones. Otherwise they stop, and
     /// only what is under way is finished, for the checkers.
     pub drain: bool,
-    /// A run is stuck if a fault is not answered for this long, ns.
+    /// A run is stuck if a fault is not answered for this long, ns; in a short run already after a
+    /// quarter of its length, unless answers may take longer.
     pub stuck_after_ns: u64,
     /// Whether bytes are counted per link ([`crate::Outcome::link_bytes`]).
     pub count_links: bool,

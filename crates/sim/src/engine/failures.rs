@@ -32,7 +32,11 @@ impl Engine<'_> {
         self.plan_failure();
     }
 
+    /// An outage of a node begins.
     pub(super) fn crash(&mut self, number: u32) {
+        if !self.downs.begin(number) {
+            return;
+        }
         self.out.node_failures += u64::from(self.measuring);
         if let Some((table, plan)) = self.kill_thread(number, false) {
             let serial = self.tables.get(table).serial;
@@ -111,12 +115,12 @@ impl Engine<'_> {
         Some((thread.table, thread.plan))
     }
 
-    /// A failed node is available again, with empty memory.
+    /// An outage of a node ends; after the last one it is available again, with empty memory.
     pub(super) fn repair(&mut self, number: u32) {
-        let node = &mut self.nodes[number as usize];
-        if node.up {
+        if !self.downs.end(number) {
             return;
         }
+        let node = &mut self.nodes[number as usize];
         node.up = true;
         node.placer = Placer::new(
             self.shared.of(number).clone(),

@@ -33,7 +33,7 @@ use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::Normal;
-use crate::script::{Outages, Scripted as _};
+use crate::script::{Downs, Outages, Scripted as _};
 use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use node::{Doing, Node};
@@ -132,6 +132,7 @@ pub struct Engine<'a> {
     nodes: Vec<Node>,
     specs: Specs,
     outages: Outages,
+    downs: Downs,
     shared: SharedByNodes,
     tables: Tables,
     messages: Messages,
@@ -214,6 +215,7 @@ impl<'a> Engine<'a> {
             plans: Vec::new(),
             specs,
             outages: Outages::default(),
+            downs: Downs::default(),
             topology,
             config,
         }
@@ -224,6 +226,7 @@ impl<'a> Engine<'a> {
         let run = &self.config.run;
         let end_ns = run.warmup_ns + run.duration_ns;
         self.begin(end_ns);
+        let patience_ns = self.config.patience_ns();
         let (mut looked, mut audit_ns, mut searched_ns) = (0, end_ns / AUDITS, 0);
         while let Some((time_ns, payload)) = self.queue.pop() {
             self.now_ns = time_ns;
@@ -253,11 +256,10 @@ impl<'a> Engine<'a> {
                 if !control(progress) {
                     return Err(RunError::Stopped(progress));
                 }
-                if self.now_ns - searched_ns >= run.stuck_after_ns / 4
-                    && !self.outages.has_failed_links()
+                if self.now_ns - searched_ns >= patience_ns / 4 && !self.outages.has_failed_links()
                 {
                     searched_ns = self.now_ns;
-                    self.find_stuck(run.stuck_after_ns)?;
+                    self.find_stuck(patience_ns)?;
                 }
             }
         }
@@ -362,7 +364,7 @@ impl<'a> Engine<'a> {
         };
         (self.out.disk_busy_ns, self.out.disk_accesses) = self.disks.measured(self.now_ns);
         self.out.events = self.events;
-        self.end_script();
+        self.end_script(self.now_ns);
     }
 
     /// Integrates busy nodes and used frames up to now; to be called before either changes.
@@ -470,13 +472,14 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    /// A thread that has waited too long will never be answered.
+    /// A thread that has waited too long, with all links working, will never be answered; with 0, one
+    /// that waits at all.
     fn find_stuck(&self, after_ns: u64) -> Result<(), RunError> {
         for (number, node) in self.nodes.iter().enumerate() {
             if let Some(thread) =
                 node.thread.as_ref().filter(|thread| thread.doing != Doing::Running)
             {
-                if self.now_ns - thread.fault_ns > after_ns {
+                if self.now_ns - thread.fault_ns.max(self.outages.links_up_ns()) >= after_ns {
                     let what = format!(
                         "node {number} has waited for page {:?} since {} ns ({:?})",
                         thread.pending, thread.fault_ns, thread.doing
@@ -507,7 +510,7 @@ impl<'a> Engine<'a> {
                 return Err(RunError::Wrong(violation));
             }
         } else {
-            self.find_stuck(self.config.run.stuck_after_ns)?;
+            self.find_stuck(self.config.patience_ns())?;
         }
         debug_assert!(self.ended, "the end at {end_ns} ns is an event");
         if self.config.run.drain {

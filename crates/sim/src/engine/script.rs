@@ -17,10 +17,6 @@ impl Scripted for Engine<'_> {
         &mut self.outages
     }
 
-    fn works(&self, node: u32) -> bool {
-        self.nodes[node as usize].up
-    }
-
     fn set_link(&mut self, link: u32, up: bool) {
         self.topology.set_up(link, up);
         if let Some(fabric) = &mut self.fabric {

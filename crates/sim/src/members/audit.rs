@@ -141,11 +141,12 @@ impl Engine<'_> {
         None
     }
 
-    /// A thread that has waited too long.
+    /// A thread that has waited too long, with all links working; with 0, one that waits at all.
     pub(super) fn find_stuck(&self, after_ns: u64) -> Result<(), RunError> {
         for (number, node) in self.nodes.iter().enumerate() {
             let Some(thread) = node.thread.as_ref() else { continue };
-            if thread.doing != Doing::Running && self.now_ns - thread.fault_ns > after_ns {
+            let since_ns = thread.fault_ns.max(self.outages.links_up_ns());
+            if thread.doing != Doing::Running && self.now_ns - since_ns >= after_ns {
                 let what = format!(
                     "node {number} has waited for page {:?} since {} ns ({:?}), which is {:?}",
                     thread.pending,

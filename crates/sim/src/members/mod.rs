@@ -19,7 +19,7 @@ use hiroma_policy::placement::replacement::AnyRanking;
 use hiroma_policy::placement::{Peer, PlacementConfig, PolicyError, Rng};
 
 use crate::classes::Specs;
-use crate::config::{Canary, Config};
+use crate::config::{Canary, Config, OutageConfig};
 use crate::disk::Disks;
 use crate::error::{PolicyFailure, Progress, RunError, Violation};
 use crate::load::ThreadPlan;
@@ -29,7 +29,7 @@ use crate::outcome::{FaultTally, Outcome};
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::{Normal, exponential};
-use crate::script::{Outages, Scripted as _};
+use crate::script::{Downs, Outages, Scripted as _};
 use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use faults::Faults;
@@ -126,6 +126,7 @@ pub struct Engine<'a> {
     signals: Signals,
     route: Vec<u32>,
     outages: Outages,
+    downs: Downs,
     disks: Disks,
     nodes: Vec<Node>,
     specs: Specs,
@@ -178,6 +179,7 @@ impl<'a> Engine<'a> {
             signals: Signals::default(),
             route: Vec::new(),
             outages: Outages::default(),
+            downs: Downs::default(),
             disks,
             nodes,
             specs,
@@ -213,6 +215,7 @@ impl<'a> Engine<'a> {
         let run = &self.config.run;
         let end_ns = run.warmup_ns + run.duration_ns;
         self.begin(end_ns, control)?;
+        let patience_ns = self.config.patience_ns();
         let audit_every_ns = (end_ns / AUDITS).max(1);
         let (mut looked, mut audit_ns) = (0, audit_every_ns);
         while let Some((time_ns, payload)) = self.queue.pop() {
@@ -227,7 +230,9 @@ impl<'a> Engine<'a> {
             if run.check && self.now_ns >= audit_ns {
                 audit_ns = self.now_ns + audit_every_ns;
                 self.audit();
-                self.find_stuck(run.stuck_after_ns)?;
+                if !self.outages.has_failed_links() {
+                    self.find_stuck(patience_ns)?;
+                }
             }
             if let Some(violation) = self.violation.take() {
                 return Err(RunError::Wrong(violation));
@@ -297,7 +302,8 @@ impl<'a> Engine<'a> {
         }
         self.plan_script();
         let faults = &self.config.faults;
-        for outage in &faults.crashes {
+        // Nodes do not fail any more after the end.
+        for outage in faults.crashes.iter().filter(|outage| outage.from_ns <= end_ns) {
             self.at(outage.from_ns, EventKind::Crash, outage.node);
             self.at(outage.until_ns, EventKind::Repair, outage.node);
         }
@@ -365,7 +371,7 @@ impl<'a> Engine<'a> {
         self.out.events = self.events;
         self.measured_faults = self.out.faults;
         self.out.observed = self.observer.take().map(Observer::into_observed);
-        self.end_script();
+        self.end_script(self.now_ns);
         self.plan_rest(self.rest_ns());
     }
 
@@ -466,9 +472,9 @@ impl<'a> Engine<'a> {
         self.plan_failure();
     }
 
-    /// A node loses its memory and its thread.
+    /// An outage of a node begins: it loses its memory and its thread.
     fn crash(&mut self, number: u32) {
-        if self.ended || self.nodes[number as usize].member.is_none() {
+        if !self.downs.begin(number) {
             return;
         }
         self.out.node_failures += u64::from(self.measuring);
@@ -484,16 +490,30 @@ impl<'a> Engine<'a> {
         self.plan_detection(number);
     }
 
+    /// An outage of a node ends; after the last one it starts again.
     fn repair(&mut self, number: u32) {
-        if self.nodes[number as usize].member.is_none() {
-            self.start_member(number);
-            self.start_next(number);
+        if !self.downs.end(number) {
+            return;
+        }
+        self.start_member(number);
+        if self.is_in_drain(number) {
+            self.tell(number, Event::Drain(true), None);
+        }
+        self.start_next(number);
+    }
+
+    /// A node is to be emptied from now on, or not any more unless another drain goes on.
+    fn drain(&mut self, number: u32, on: bool) {
+        if on || !self.is_in_drain(number) {
+            self.node(number).is_drained = false;
+            self.tell(number, Event::Drain(on), None);
         }
     }
 
-    fn drain(&mut self, number: u32, on: bool) {
-        self.node(number).is_drained = false;
-        self.tell(number, Event::Drain(on), None);
+    fn is_in_drain(&self, number: u32) -> bool {
+        let times = |outage: &OutageConfig| outage.from_ns..outage.until_ns;
+        let mut drains = self.config.faults.drains.iter().filter(|drain| drain.node == number);
+        drains.any(|drain| times(drain).contains(&self.now_ns))
     }
 
     /// Other nodes learn of a failure, each at its own time.
