@@ -1,10 +1,11 @@
 //! Options, exit codes and files that the subcommands share.
 
 use anyhow::{Context, Result};
-use hiroma_sim::RunError;
+use hiroma_sim::{Config, RunError};
 use hiroma_sim_lab::jobs::Stop;
 use hiroma_sim_lab::lab::{Lab, LabError};
 use hiroma_sim_lab::single::seeds_from;
+use hiroma_units::Bytes;
 
 use super::memory::Memory;
 use super::progress::Progress;
@@ -50,6 +51,22 @@ impl Jobs {
             || std::thread::available_parallelism().map_or(1, usize::from),
             usize::from,
         )
+    }
+}
+
+/// Less memory is not worth a word.
+const MUCH: Bytes = Bytes(256 << 20);
+
+/// Says how much memory `runs` runs at the same time take at least, if it is much. The time that they
+/// take is told by their progress.
+pub fn tell_memory(config: &Config, runs: usize) {
+    let need = hiroma_sim::need(config);
+    let each = need.idle_bytes.saturating_add(need.table_bytes);
+    let all = Bytes(each.saturating_mul(runs as u64));
+    if all.0 >= MUCH.0 {
+        eprintln!(
+            "runs at the same time: {runs}, with at least {all} of memory (--jobs changes it)"
+        );
     }
 }
 
