@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use hiroma_policy::placement::{PlacementConfig, ScopeKind, Shared};
+use hiroma_policy::placement::{Neighbourhood, Peer, PlacementConfig, ScopeKind, Shared};
 
 use crate::classes::{self, Specs};
 use crate::config::Config;
@@ -44,14 +44,22 @@ impl Site {
         let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
         let alike = topology.is_regular() && specs.alike();
         let kinds = if alike { 1 } else { topology.nodes() };
-        let of = |node: u32| (topology.peer_hops(node), specs.of(node).frames);
-        let (hops, frames) = of(0);
-        let first = Shared::new(policy.clone(), hops, frames, diameter);
-        let others = (1..kinds).map(of).map(|(hops, frames)| first.for_others(hops, frames));
+        let of = |node: u32| (around(&topology, &specs, node), specs.of(node).frames);
+        let (first_around, frames) = of(0);
+        let first = Shared::new(policy.clone(), first_around, frames, diameter);
+        let others = (1..kinds).map(of).map(|(around, frames)| first.for_others(around, frames));
         let others: Vec<_> = others.map(Arc::new).collect();
         let shared = SharedByNodes([Arc::new(first)].into_iter().chain(others).collect());
         Site { topology, specs, disks, shared }
     }
+}
+
+/// The domain of `node`.
+fn around(topology: &Topology, specs: &Specs, node: u32) -> Neighbourhood {
+    let hops = topology.peer_hops(node);
+    let peers = (0..hops.len() as u16).map(Peer);
+    let capacities = peers.map(|peer| specs.of(topology.peer(node, peer)).frames).collect();
+    Neighbourhood::new(hops, capacities)
 }
 
 fn disks(config: &Config, topology: &Topology, seed: u64) -> Disks {

@@ -1,7 +1,11 @@
 //! Machines whose nodes differ, and what happens to them by script: times and counts match those
 //! computed by hand.
 
-use hiroma_policy::placement::{PlacementKind, ScopeKind};
+use std::sync::{Arc, Mutex};
+
+use hiroma_policy::placement::{
+    CustomPlacement, Peer, PlacementKind, PlacementPolicy, PolicyError, Request, Rng, ScopeKind,
+};
 use hiroma_sim::{
     Config, NetworkModel, NodeClass, ScriptEvent, ScriptKind, TopologyKind, Transfer, transfer_all,
 };
@@ -63,6 +67,45 @@ fn a_faster_class_of_nodes_is_faster() {
     config.node.class =
         vec![NodeClass { nodes: "0-15".into(), access_ns: Some(500), ..NodeClass::default() }];
     assert!((thread_ns(&config) / base_ns - 0.5).abs() < 0.01, "half of {base_ns}");
+}
+
+/// Takes the peer with most free frames, and notes all frames of each peer, nearest first.
+#[derive(Debug)]
+struct Noting(Arc<Mutex<Vec<Vec<u32>>>>);
+
+impl PlacementPolicy for Noting {
+    fn choose(&mut self, request: &Request<'_>, _: &mut Rng) -> Result<Option<Peer>, PolicyError> {
+        assert!(request.peers().all(|peer| peer.free <= peer.capacity));
+        let mut noted = self.0.lock().expect("no panic");
+        noted.push(request.peers().map(|peer| peer.capacity).collect());
+        Ok(request.candidates().max_by_key(|peer| peer.free).map(|peer| peer.peer))
+    }
+}
+
+#[test]
+fn policies_see_the_frames_of_each_peer() {
+    for faults in [false, true] {
+        let noted = Arc::new(Mutex::new(Vec::new()));
+        let (mut config, notes) = (small(), noted.clone());
+        config.policy.placement =
+            PlacementKind::Custom(CustomPlacement::new("noting", move || Noting(notes.clone())));
+        (config.policy.domain_radius, config.run.duration_ns) = (1, 100 * MS);
+        config.policy.confirm = faults;
+        // The first two of four rows are small: of a node's four neighbours, the two in its row are
+        // as large as itself, one of the others is not.
+        config.node.class =
+            vec![NodeClass { nodes: "0-7".into(), frames: Some(9), ..NodeClass::default() }];
+        outcome(&config, 1);
+        let noted = noted.lock().unwrap();
+        let count = |small: usize| {
+            let counts =
+                noted.iter().filter(|seen| seen.iter().filter(|&&f| f == 9).count() == small);
+            counts.count()
+        };
+        assert!(noted.iter().flatten().all(|frames| [9, 16].contains(frames)));
+        assert!(count(1) > 20 && count(3) > 20, "{} {}", count(1), count(3));
+        assert_eq!(count(1) + count(3), noted.len());
+    }
 }
 
 #[test]

@@ -41,9 +41,9 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Nodes with `frames` frames, in a machine of `diameter` hops. `hops` are the distances of the
-    /// peers, nearest first; for the gradient the peers are the neighbours.
-    pub fn new(config: PlacementConfig, hops: Box<[u16]>, frames: u32, diameter: u16) -> Self {
+    /// Nodes with `frames` frames and the peers `around` them, in a machine of `diameter` hops; for
+    /// the gradient the peers are the neighbours.
+    pub fn new(config: PlacementConfig, around: Neighbourhood, frames: u32, diameter: u16) -> Self {
         let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
         let custom = match &config.placement {
             PlacementKind::Custom(placement) if config.scope == ScopeKind::Domain => {
@@ -51,21 +51,14 @@ impl Shared {
             }
             _ => None,
         };
-        Shared {
-            around: Arc::new(Neighbourhood::new(hops, frames)),
-            marks,
-            frames,
-            diameter,
-            custom,
-            config,
-        }
+        Shared { around: Arc::new(around), marks, frames, diameter, custom, config }
     }
 
-    /// Other nodes of the same machine: with `frames` frames, and peers at other distances.
-    pub fn for_others(&self, hops: Box<[u16]>, frames: u32) -> Self {
+    /// Other nodes of the same machine: with `frames` frames, and other peers.
+    pub fn for_others(&self, around: Neighbourhood, frames: u32) -> Self {
         let config = &self.config;
         let marks = Arc::new(Watermarks::new(&config.high_permille, &config.low_permille, frames));
-        Shared { around: Arc::new(Neighbourhood::new(hops, frames)), marks, frames, ..self.clone() }
+        Shared { around: Arc::new(around), marks, frames, ..self.clone() }
     }
 
     /// The choices.
@@ -236,16 +229,16 @@ impl Placer {
         if is_draining { 0 } else { self.free }
     }
 
-    /// Adds a peer that is `hops` away, or changes the distance of one that was a peer before. Its
-    /// free frames are unknown until it reports them.
-    pub fn join(&mut self, known: Option<Peer>, hops: u16) -> Peer {
+    /// Adds a peer that is `hops` away and has `frames` frames, or changes one that was a peer before.
+    /// Its free frames are unknown until it reports them.
+    pub fn join(&mut self, known: Option<Peer>, hops: u16, frames: u32) -> Peer {
         match known {
             Some(peer) => {
-                self.view.move_to(peer, hops);
+                self.view.change(peer, hops, frames);
                 self.view.set(peer, 0);
                 peer
             }
-            None => self.view.add(hops),
+            None => self.view.add(hops, frames),
         }
     }
 
@@ -407,7 +400,7 @@ impl Placer {
     fn place(&mut self, now_ns: u64, page: Leaving, commands: &mut Vec<Command>) {
         let config = &self.shared.config;
         // Without peers there is nobody whose answer could end a wait.
-        let alone = config.scope == ScopeKind::Disk || self.shared.peers() == 0;
+        let alone = config.scope == ScopeKind::Disk || self.view.is_empty();
         if page.attempts > config.attempts_max || alone {
             commands.push(Command::SendToDisk(page));
         } else if let Some(gradient) = &self.gradient {

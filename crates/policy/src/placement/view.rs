@@ -65,12 +65,18 @@ pub struct Neighbourhood {
 }
 
 impl Neighbourhood {
-    /// A domain whose peers are `hops` away (nearest first) and have `frames` each.
-    pub fn new(hops: Box<[u16]>, frames: u32) -> Self {
+    /// A domain whose peers are `hops` away (nearest first) and have `capacities` frames.
+    pub fn new(hops: Box<[u16]>, capacities: Box<[u32]>) -> Self {
         assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]), "peers are listed nearest first");
         assert!(hops.len() < usize::from(u16::MAX), "a domain has fewer than 65535 peers");
-        let unheard: Box<[u32]> = vec![frames; hops.len()].into();
-        Neighbourhood { hops, capacities: unheard.clone(), unheard }
+        assert_eq!(hops.len(), capacities.len(), "each peer has frames");
+        Neighbourhood { hops, unheard: capacities.clone(), capacities }
+    }
+
+    /// The same where all peers have `frames` frames.
+    pub fn alike(hops: Box<[u16]>, frames: u32) -> Self {
+        let capacities = vec![frames; hops.len()].into();
+        Neighbourhood::new(hops, capacities)
     }
 
     /// The same peers, none of which has a free frame before its first message.
@@ -78,13 +84,11 @@ impl Neighbourhood {
         Neighbourhood { unheard: vec![0; self.hops.len()].into(), ..self.clone() }
     }
 
-    /// Adds a peer, of which nothing is known.
-    fn add(&mut self, hops: u16) {
+    /// Adds a peer with `frames` frames, of which it is not known how many are free.
+    fn add(&mut self, hops: u16, frames: u32) {
         self.hops = self.hops.iter().copied().chain([hops]).collect();
+        self.capacities = self.capacities.iter().copied().chain([frames]).collect();
         self.unheard = vec![0; self.hops.len()].into();
-        // Nodes of one kind have the same number of frames.
-        let frames = self.capacities.first().copied().unwrap_or(0);
-        self.capacities = vec![frames; self.hops.len()].into();
     }
 }
 
@@ -151,17 +155,18 @@ impl View {
         peers.filter(move |&(peer, free)| free > 0 && !avoid.has(peer))
     }
 
-    /// Adds a peer that is `hops` away, of which nothing is known.
-    pub fn add(&mut self, hops: u16) -> Peer {
+    /// Adds a peer that is `hops` away and has `frames` frames, none of them free as far as known.
+    pub fn add(&mut self, hops: u16, frames: u32) -> Peer {
         let frees: Vec<u32> = self.frees().iter().copied().chain([0]).collect();
-        Arc::make_mut(&mut self.around).add(hops);
+        Arc::make_mut(&mut self.around).add(hops, frames);
         self.heard = Some(frees.into());
         Peer(self.len() as u16 - 1)
     }
 
-    /// Changes the distance of a peer.
-    pub fn move_to(&mut self, peer: Peer, hops: u16) {
-        Arc::make_mut(&mut self.around).hops[usize::from(peer.0)] = hops;
+    /// Changes the distance of a peer and the number of its frames.
+    pub fn change(&mut self, peer: Peer, hops: u16, frames: u32) {
+        let (around, place) = (Arc::make_mut(&mut self.around), usize::from(peer.0));
+        (around.hops[place], around.capacities[place]) = (hops, frames);
     }
 
     /// Heap memory of this view, bytes.

@@ -10,7 +10,7 @@ use crate::placement::Rng;
 fn view(frees: &[u32], mut hops: Vec<u16>) -> View {
     hops.resize(frees.len(), 9);
     hops.sort_unstable();
-    let mut view = View::new(Arc::new(Neighbourhood::new(hops.into(), 64)));
+    let mut view = View::new(Arc::new(Neighbourhood::alike(hops.into(), 64)));
     frees.iter().enumerate().for_each(|(place, &free)| view.set(Peer(place as u16), free));
     view
 }

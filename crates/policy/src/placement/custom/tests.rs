@@ -34,7 +34,8 @@ impl PlacementPolicy for Fixed {
 
 fn shared(placement: PlacementKind, reservation: ReservationKind) -> Arc<Shared> {
     let config = PlacementConfig { placement, reservation, ..PlacementConfig::default() };
-    Arc::new(Shared::new(config, vec![1, 1, 2, 3].into(), 16, 4))
+    let around = Neighbourhood::alike(vec![1, 1, 2, 3].into(), 16);
+    Arc::new(Shared::new(config, around, 16, 4))
 }
 
 /// What a node does with pages that leave while peers report how much they have free.
@@ -82,14 +83,15 @@ fn same_answers_give_the_same_commands() {
 
 #[test]
 fn requests_show_what_is_known_about_each_peer() {
-    let mut view = View::new(Arc::new(Neighbourhood::new(vec![1, 2, 2].into(), 16)));
+    let mut view =
+        View::new(Arc::new(Neighbourhood::new(vec![1, 2, 2].into(), vec![16, 8, 64].into())));
     view.set(Peer(1), 0);
     let request = Request::new(&view, Avoid::new([None, Some(Peer(2))]));
     let peers: Vec<(u16, u32, u32, u16, bool)> = request
         .peers()
         .map(|peer| (peer.peer.0, peer.free, peer.capacity, peer.hops, peer.avoid))
         .collect();
-    assert_eq!(peers, [(0, 16, 16, 1, false), (1, 0, 16, 2, false), (2, 16, 16, 2, true)]);
+    assert_eq!(peers, [(0, 16, 16, 1, false), (1, 0, 8, 2, false), (2, 64, 64, 2, true)]);
     assert_eq!(request.candidates().map(|peer| peer.peer).collect::<Vec<_>>(), [Peer(0)]);
 }
 

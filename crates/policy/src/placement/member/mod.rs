@@ -55,8 +55,15 @@ pub enum Event {
     },
     /// A failure detector believes that a node does not work. It may be wrong.
     Suspected(u32),
-    /// A node joins, or returns, at a distance.
-    Joined(u32, u16),
+    /// A node joins, or returns.
+    Joined {
+        /// The node.
+        node: u32,
+        /// Hops to it.
+        hops: u16,
+        /// All of its frames.
+        frames: u32,
+    },
     /// A node has left for good: what it kept is lost.
     Left(u32),
     /// Whether this node is to be emptied.
@@ -341,7 +348,7 @@ impl Member {
                 }
                 self.hurry(node, out);
             }
-            Event::Joined(node, hops) => self.joined(node, hops),
+            Event::Joined { node, hops, frames } => self.joined(node, hops, frames),
             Event::Left(node) => {
                 if let Some(peer) = self.base.peer(node) {
                     self.ask_placer(now_ns, placer::Event::Suspected(peer), out);
@@ -353,9 +360,9 @@ impl Member {
         }
     }
 
-    fn joined(&mut self, node: u32, hops: u16) {
+    fn joined(&mut self, node: u32, hops: u16, frames: u32) {
         let known = self.base.peer(node);
-        let peer = self.base.placer.join(known, hops);
+        let peer = self.base.placer.join(known, hops, frames);
         if known.is_none() {
             self.base.nodes.push(node);
             self.base.peers.insert(node, peer);

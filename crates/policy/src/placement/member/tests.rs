@@ -1,6 +1,7 @@
 use super::*;
 use crate::placement::PlacementConfig;
 use crate::placement::config::PlacementKind;
+use crate::placement::view::Neighbourhood;
 
 const MS: u64 = 1_000_000;
 
@@ -27,7 +28,7 @@ impl Cluster {
         };
         change(&mut config);
         let hops = vec![1; count as usize - 1].into();
-        let shared = Arc::new(Shared::new(config, hops, 16, 1));
+        let shared = Arc::new(Shared::new(config, Neighbourhood::alike(hops, 16), 16, 1));
         let members = (0..count).map(|me| start(&shared, me, 1, count, 0)).collect();
         let mut cluster =
             Cluster { now_ns: 0, members, shared, wire: Vec::new(), told: Vec::new() };

@@ -5,7 +5,8 @@ use crate::placement::config::{FailureKind, PlacementKind};
 fn placer(change: impl FnOnce(&mut PlacementConfig)) -> Placer {
     let mut config = PlacementConfig::default();
     change(&mut config);
-    Placer::new(Arc::new(Shared::new(config, [1, 1, 2, 2].into(), 64, 8)), 1, 0)
+    let around = Neighbourhood::alike([1, 1, 2, 2].into(), 64);
+    Placer::new(Arc::new(Shared::new(config, around, 64, 8)), 1, 0)
 }
 
 fn commands(placer: &mut Placer, event: Event) -> Vec<Command> {
@@ -68,7 +69,8 @@ fn node_without_peers_waits_for_nobody() {
     {
         let config =
             PlacementConfig { information, reservation, confirm, ..PlacementConfig::default() };
-        let mut placer = Placer::new(Arc::new(Shared::new(config, [].into(), 64, 8)), 1, 0);
+        let shared = Shared::new(config, Neighbourhood::alike([].into(), 64), 64, 8);
+        let mut placer = Placer::new(Arc::new(shared), 1, 0);
         let left = commands(&mut placer, Event::PageLeaves(leaving(7)));
         assert_eq!(left, [Command::SendToDisk(leaving(7))], "{information:?} {reservation:?}");
     }
@@ -398,11 +400,11 @@ fn what_was_told_is_told_again() {
 #[test]
 fn peers_join_and_return_under_the_same_name() {
     let mut placer = confirming(4, |_| ());
-    let peer = placer.join(None, 1);
+    let peer = placer.join(None, 1, 64);
     assert_eq!((peer, placer.view().free(peer)), (Peer(4), 0));
     commands(&mut placer, told(4, 1, 1, 9));
     assert_eq!(placer.view().free(peer), 9);
-    assert_eq!(placer.join(Some(peer), 2), peer);
+    assert_eq!(placer.join(Some(peer), 2, 64), peer);
     assert_eq!((placer.view().free(peer), placer.view().hops()[4]), (0, 2));
 }
 
