@@ -14,6 +14,8 @@ struct Cluster {
     wire: Vec<(u32, u32, u32, Note)>,
     /// What shells were told to do, besides sending.
     told: Vec<(u32, Command)>,
+    /// Members that do nothing any more.
+    gone: Vec<u32>,
 }
 
 impl Cluster {
@@ -27,16 +29,18 @@ impl Cluster {
             ..PlacementConfig::default()
         };
         change(&mut config);
-        let hops = vec![1; count as usize - 1].into();
-        let shared = Arc::new(Shared::new(config, Neighbourhood::alike(hops, 16), 16, 1));
+        let shared = Arc::new(Shared::new(config, around(count), 16, 1));
         let members = (0..count).map(|me| start(&shared, me, 1, count, 0)).collect();
-        let mut cluster =
-            Cluster { now_ns: 0, members, shared, wire: Vec::new(), told: Vec::new() };
+        let (wire, told, gone) = (Vec::new(), Vec::new(), Vec::new());
+        let mut cluster = Cluster { now_ns: 0, members, shared, wire, told, gone };
         cluster.pass(60 * MS, |_| true);
         cluster
     }
 
     fn event(&mut self, node: u32, event: Event) {
+        if self.gone.contains(&node) {
+            return;
+        }
         let mut out = Vec::new();
         let member = &mut self.members[node as usize];
         member.handle(self.now_ns, event, &mut out);
@@ -69,6 +73,7 @@ impl Cluster {
         self.deliver(&arrives);
         loop {
             let due = (0..).zip(&self.members).map(|(node, member)| (member.deadline_ns(), node));
+            let due = due.filter(|(_, node)| !self.gone.contains(node));
             let Some((due_ns, node)) = due.min().filter(|&(due_ns, _)| due_ns <= until_ns) else {
                 break;
             };
@@ -77,6 +82,40 @@ impl Cluster {
             self.deliver(&arrives);
         }
         self.now_ns = until_ns;
+    }
+
+    /// One more member, which knows all others.
+    fn join(&mut self) -> u32 {
+        let node = self.members.len() as u32;
+        let shared = Arc::new(self.shared.for_others(around(node + 1), 16));
+        self.members.push(start(&shared, node, 1, node + 1, self.now_ns));
+        self.tell_others(node, &Event::Joined { node, hops: 1, frames: 16 });
+        node
+    }
+
+    /// A member goes for good.
+    fn leave(&mut self, node: u32) {
+        self.gone.push(node);
+        self.wire.retain(|&(from, ..)| from != node);
+        self.tell_others(node, &Event::Left(node));
+    }
+
+    fn tell_others(&mut self, node: u32, event: &Event) {
+        let others = (0..self.members.len() as u32).filter(|&other| other != node);
+        others.for_each(|other| self.event(other, event.clone()));
+    }
+
+    /// What node 0 believes a node to have free.
+    fn believed(&self, node: u32) -> u32 {
+        let member = &self.members[0];
+        member.placer().view().free(member.base.peer(node).expect("a peer"))
+    }
+
+    fn is_told_lost(&mut self, page: u64) -> bool {
+        let told = std::mem::take(&mut self.told);
+        told.iter().any(|(node, told)| {
+            *node == 0 && matches!(told, Command::Lost(lost, _) if *lost == page)
+        })
     }
 
     fn restart(&mut self, node: u32) {
@@ -93,6 +132,11 @@ impl Cluster {
         self.told.clear();
         found
     }
+}
+
+/// The domain of each of `count` members.
+fn around(count: u32) -> Neighbourhood {
+    Neighbourhood::alike(vec![1; count as usize - 1].into(), 16)
 }
 
 fn start(shared: &Arc<Shared>, me: u32, epoch: u32, count: u32, now_ns: u64) -> Member {
@@ -253,6 +297,99 @@ fn page_without_a_holder_is_told_lost_and_a_silent_one_given_up() {
             .iter()
             .any(|(node, told)| *node == 0 && matches!(told, Command::Lost(7, _)));
         assert!(lost, "{:?}", cluster.told);
+    }
+}
+
+#[test]
+fn node_that_joins_gets_pages_once_it_reports() {
+    for before in [1, 2] {
+        let mut cluster = Cluster::new(before, |_| ());
+        // Whoever is there already takes no pages.
+        (1..before).for_each(|node| cluster.event(node, Event::Drain(true)));
+        cluster.pass(20 * MS, any);
+        cluster.event(0, Event::PageOut(6));
+        assert!(
+            cluster.told.iter().any(|(_, told)| matches!(told, Command::WriteDisk(6, _))),
+            "{:?}",
+            cluster.told
+        );
+        let node = cluster.join();
+        assert_eq!(cluster.believed(node), 0);
+        cluster.pass(60 * MS, any);
+        assert_eq!(cluster.believed(node), 16);
+        cluster.event(0, Event::PageOut(7));
+        cluster.pass(20 * MS, any);
+        assert_eq!(cluster.guests(node), 1);
+        // It also lends from those that were there.
+        cluster.event(node, Event::PageOut(8));
+        cluster.pass(20 * MS, any);
+        assert_eq!(cluster.guests(0), 1);
+    }
+}
+
+#[test]
+fn only_copy_at_a_node_that_left_is_lost() {
+    for (waits, leaves) in [(false, true), (true, true), (false, false)] {
+        let mut cluster = Cluster::new(2, |_| ());
+        cluster.event(0, Event::PageOut(7));
+        cluster.pass(5 * MS, any);
+        cluster.told.clear();
+        if waits {
+            cluster.event(0, Event::PageIn(7));
+        }
+        if leaves {
+            cluster.leave(1);
+            assert!(cluster.members[0].places(7).is_empty());
+        } else {
+            // A suspicion may be wrong.
+            cluster.event(0, Event::Suspected(1));
+        }
+        assert_eq!(cluster.believed(1), 0);
+        if !waits {
+            cluster.event(0, Event::PageIn(7));
+        }
+        cluster.pass(100 * MS, any);
+        assert_eq!(cluster.told.contains(&(0, Command::Here(7))), !leaves);
+        assert_eq!(cluster.is_told_lost(7), leaves);
+    }
+}
+
+#[test]
+fn node_that_left_returns_under_its_id_as_an_empty_one() {
+    let mut cluster = Cluster::new(4, |config| config.copies = 2);
+    cluster.event(0, Event::PageOut(7));
+    cluster.pass(20 * MS, any);
+    let node = cluster.members[0].places(7)[0].0;
+    cluster.leave(node);
+    assert_eq!(cluster.members[0].places(7).len(), 1);
+    cluster.pass(1_000 * MS, any);
+    let places = cluster.members[0].places(7);
+    assert!(places.len() == 2 && places.iter().all(|place| place.0 != node), "{places:?}");
+    cluster.gone.clear();
+    cluster.restart(node);
+    cluster.event(0, Event::Joined { node, hops: 3, frames: 32 });
+    let member = &cluster.members[0];
+    let (peer, view) = (member.base.peer(node).unwrap(), member.placer().view());
+    assert_eq!((view.len(), view.hops()[usize::from(peer.0)], view.capacity(peer)), (3, 3, 32));
+    assert_eq!(cluster.believed(node), 0);
+    // What its earlier incarnation sent arrives late.
+    let late = |sequence| Note::Told { sequence, value: 5 };
+    cluster.pass(60 * MS, any);
+    assert_eq!(cluster.believed(node), 16);
+    cluster.event(0, Event::Received { from: node, epoch: 1, note: late(1_000_000) });
+    assert_eq!(cluster.believed(node), 16);
+    cluster.event(0, Event::Received { from: node, epoch: 2, note: late(1_000_000) });
+    assert_eq!(cluster.believed(node), 5, "the present one is believed");
+    // It keeps pages again, and nothing of before.
+    assert_eq!(cluster.guests(node), 0);
+    cluster.event(0, Event::PageOut(8));
+    cluster.pass(20 * MS, any);
+    assert!(cluster.members[0].places(8).iter().any(|place| place.0 == node));
+    assert_eq!(cluster.guests(node), 1);
+    for page in [7, 8] {
+        cluster.event(0, Event::PageIn(page));
+        cluster.pass(20 * MS, any);
+        assert!(cluster.was_told(0, &Command::Here(page)), "{page}");
     }
 }
 
