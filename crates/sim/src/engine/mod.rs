@@ -234,11 +234,12 @@ impl<'a> Engine<'a> {
             if self.events % ahead::AHEAD == 0 {
                 self.read_ahead();
             }
+            // Before the event: what follows an event at once is not what is found at any time.
+            self.observe();
             self.dispatch(EVENT_KINDS[(payload >> 32) as usize & 15], payload as u32);
             if let Some(error) = self.shared.of(0).policy_failure() {
                 return Err(self.policy_failed(error));
             }
-            self.observe();
             if run.check && self.now_ns >= audit_ns {
                 audit_ns = self.now_ns + (end_ns / AUDITS).max(1);
                 self.audit();
