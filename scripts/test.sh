@@ -166,6 +166,9 @@ room() {
 # The pager's state against a model of the kernel.
 schedules() { "$cargo" test -q --release -p hiroma-far --lib model::; }
 
+# The placer where messages are lost and nodes fail. Without optimization a tenth of them is run.
+placements() { "$cargo" test -q --release -p hiroma-sim --test faults schedules_with; }
+
 # The lock and the bell with the threads in every order, by loom, which wants a build of its own.
 models() {
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=target/loom "$cargo" test -q --release -p hiroma-sys --lib lock::models
@@ -180,6 +183,7 @@ everything() {
 	HIROMA_PRELOAD="$release/libhiroma_preload.so" HIROMA_QUIET_PRELOAD="$release/libhiroma_quiet_preload.so" \
 		HIROMA_BENCH="$release/hiroma-bench" suite "unit and integration tests" "$cargo" test -q --workspace --no-fail-fast
 	HIROMA_SCHEDULES=100000 suite "100,000 schedules of the pager's state, and broken rules" schedules
+	suite "20,000 schedules of the placer with faults" placements
 	suite "every order of threads at the lock and the bell" models
 	if command -v c++ >/dev/null 2>&1; then
 		suite "fuzzed for 10 s each: frames, options, files, policies, events of the state" scripts/fuzz.sh 10
