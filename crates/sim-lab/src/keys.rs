@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 use hiroma_sim::Config;
 use serde_json::{Map, Value};
 
+use crate::presets::{MEDIA, PRESETS};
+
 /// One key.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Key {
@@ -30,7 +32,7 @@ const OTHERS: [(&str, &str, &str); 4] = [
         "`topology.dims` for that many nodes; disks and arrivals follow in proportion where the file does not \
          set them.",
     ),
-    ("node.memory_bytes", "number or text like \"16G\"", "`node.frames` for that much memory."),
+    ("node.memory_bytes", "number, or a size like \"16G\"", "`node.frames` for that much memory."),
     (
         "disk.medium",
         "word",
@@ -49,13 +51,22 @@ pub fn keys() -> Vec<Key> {
             kind: kind.to_owned(),
             default: String::new(),
             about: about.to_owned(),
-            words: Vec::new(),
+            words: other_words(path),
         })
         .collect();
     let root = schema.as_value();
     collect(root, root, "", &defaults, &mut keys);
     keys.sort_by_key(|key| (key.path.contains('.'), key.path.clone()));
     keys
+}
+
+/// The words of a key that is not in the types.
+fn other_words(path: &str) -> Vec<(String, String)> {
+    match path {
+        "preset" => PRESETS.map(|one| (one.name.to_owned(), one.title.to_owned())).into(),
+        "disk.medium" => MEDIA.map(|(name, medium)| (name.to_owned(), medium.describe())).into(),
+        _ => Vec::new(),
+    }
 }
 
 /// The definition that a schema refers to, if it does.
@@ -125,6 +136,15 @@ fn kind_of(name: &str, schema: &Value) -> String {
         Some("array") => "list of numbers",
         Some("number" | "integer") if name.ends_with("_ns") => {
             "nanoseconds, or a time like \"20ms\""
+        }
+        Some("number" | "integer") if name.ends_with("bytes_per_s") => {
+            "number, or a rate like \"25Gb/s\""
+        }
+        Some("number" | "integer") if name.ends_with("_bytes") => {
+            "number, or a size like \"64KiB\""
+        }
+        Some("number" | "integer") if name.ends_with("_permille") => {
+            "number, or a share like \"10%\""
         }
         Some("number" | "integer") => "number",
         Some("string") if schema["enum"].is_null() => "text",
@@ -233,8 +253,34 @@ mod tests {
         let unexplained: Vec<&str> =
             all.iter().filter(|key| key.about.is_empty()).map(|key| key.path.as_str()).collect();
         assert!(unexplained.is_empty(), "{unexplained:?}");
-        let words: Vec<&Key> = all.iter().filter(|key| key.kind == "word").collect();
-        assert!(words.iter().filter(|key| key.words.is_empty()).count() <= 2, "{words:?}");
+        let unnamed: Vec<&Key> =
+            all.iter().filter(|key| key.kind == "word" && key.words.is_empty()).collect();
+        assert!(unnamed.is_empty(), "{unnamed:?}");
+        assert_eq!(find("preset")[0].words.len(), PRESETS.len());
+        assert_eq!(
+            find("disk.medium")[0].words[0],
+            ("nvme".to_owned(), "80 µs and 3200 MB/s, 8 accesses at the same time".to_owned())
+        );
+    }
+
+    #[test]
+    fn values_with_units_are_read_as_the_explanation_says() {
+        let mut count = 0;
+        for key in keys() {
+            let Some((_, text)) = key.kind.split_once(" like ") else { continue };
+            let name = key.path.rsplit('.').next().unwrap();
+            let read = crate::settings::number(name, text.trim_matches('"'));
+            assert!(read.is_ok_and(|number| number > 0), "{key:?}");
+            count += 1;
+        }
+        assert!(count > 40, "{count}");
+        for (key, what) in [
+            ("node.page_bytes", "a size"),
+            ("network.bytes_per_s", "a rate"),
+            ("load.arrivals_per_s", "number"),
+        ] {
+            assert!(find(key)[0].kind.contains(what), "{key}");
+        }
     }
 
     #[test]

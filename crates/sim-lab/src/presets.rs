@@ -137,26 +137,70 @@ impl Preset {
         (self.build)()
     }
 
-    /// The cluster as a file with all its settings, each with what it means.
+    /// The cluster as a file with all its settings, each with what it means. Those that it leaves
+    /// unset are comments at the end of their tables.
     pub fn to_toml(&self) -> String {
         let settings =
             toml::to_string(&self.config()).expect("a configuration has no values that TOML lacks");
-        let keys: BTreeMap<String, Key> =
+        let mut keys: BTreeMap<String, Key> =
             keys::keys().into_iter().map(|key| (key.path.clone(), key)).collect();
-        let mut text = format!("# {}\n", self.title);
+        let mut text = format!("# {}\n\n", self.title);
         let mut table = "";
         for line in settings.lines() {
             if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+                text.push_str(&unset(&mut keys, table));
                 table = name;
             } else if let Some((name, _)) = line.split_once(" = ") {
-                let key = keys.get(&format!("{table}.{name}"));
-                text.extend(key.map(comment));
+                let path = path_in(table, name);
+                if keys.get(&path).is_some_and(is_list) {
+                    // An empty one: it is shown with its keys.
+                    continue;
+                }
+                text.extend(keys.remove(&path).as_ref().map(comment));
+            } else if line.is_empty() {
+                // It comes after what is unset.
+                continue;
             }
             text.push_str(line);
             text.push('\n');
         }
-        text
+        text + &unset(&mut keys, table) + &lists(&mut keys)
     }
+}
+
+fn path_in(table: &str, name: &str) -> String {
+    if table.is_empty() { name.to_owned() } else { format!("{table}.{name}") }
+}
+
+/// Whether a key stands for a list of tables.
+fn is_list(key: &Key) -> bool {
+    key.kind.contains("[[")
+}
+
+/// The keys of a table that are left, as comments; removes them.
+fn unset(keys: &mut BTreeMap<String, Key>, table: &str) -> String {
+    let mut text = String::new();
+    keys.retain(|path, key| {
+        let (of, name) = path.rsplit_once('.').unwrap_or(("", path));
+        if of != table || is_list(key) {
+            return true;
+        }
+        let value = if key.default.is_empty() { "…" } else { &key.default };
+        let _ = writeln!(text, "{}#{name} = {value}", comment(key));
+        false
+    });
+    text + "\n"
+}
+
+/// The lists of tables, all of which are empty, as comments.
+fn lists(keys: &mut BTreeMap<String, Key>) -> String {
+    let lists: Vec<Key> = keys.values().filter(|key| is_list(key)).cloned().collect();
+    let of = |list: &Key| {
+        let head = format!("{}#[[{}]]\n", comment(list), list.path);
+        head + &unset(keys, &list.path)
+    };
+    let text: String = lists.iter().map(of).collect();
+    text.trim_end().to_owned() + "\n"
 }
 
 /// What a key means, and the words that it may have, as lines of comment.
@@ -171,6 +215,17 @@ fn comment(key: &Key) -> String {
 }
 
 impl Medium {
+    /// The kind in words.
+    pub fn describe(&self) -> String {
+        let Medium { access_ns, bytes_per_s, parallel } = self;
+        let accesses = if *parallel == 1 { "access" } else { "accesses" };
+        format!(
+            "{} µs and {} MB/s, {parallel} {accesses} at the same time",
+            access_ns / 1000,
+            bytes_per_s / 1_000_000
+        )
+    }
+
     /// Sets the disks of a machine to this kind.
     pub fn apply(&self, disk: &mut DiskConfig) {
         (disk.access_ns, disk.bytes_per_s, disk.parallel) =
@@ -312,6 +367,36 @@ mod tests {
                 "{}",
                 preset.name
             );
+        }
+    }
+
+    #[test]
+    fn every_setting_is_in_a_preset_with_what_it_means() {
+        for preset in &PRESETS {
+            let text = preset.to_toml();
+            let (mut above, mut table, mut told) = ("", "", Vec::new());
+            for line in text.lines().skip(1) {
+                let plain = line.strip_prefix('#').unwrap_or(line);
+                let is_comment = line.starts_with("# ");
+                if let Some(name) =
+                    plain.strip_prefix("[[").and_then(|rest| rest.strip_suffix("]]"))
+                {
+                    assert!(above.starts_with("# "), "{}: `{line}` after `{above}`", preset.name);
+                    told.push(name.to_owned());
+                    table = name;
+                } else if let Some(name) = plain.strip_prefix('[') {
+                    table = name.trim_end_matches(']');
+                } else if let Some((name, _)) = plain.split_once(" = ").filter(|_| !is_comment) {
+                    assert!(above.starts_with("# "), "{}: `{line}` after `{above}`", preset.name);
+                    told.push(path_in(table, name));
+                }
+                assert!(line.chars().count() <= COLUMNS || !is_comment, "{line}");
+                above = line;
+            }
+            told.sort();
+            let mut all: Vec<String> = keys::keys().into_iter().map(|key| key.path).collect();
+            all.sort();
+            assert_eq!(told, all, "{}", preset.name);
         }
     }
 
