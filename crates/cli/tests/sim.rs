@@ -150,6 +150,57 @@ fn every_canary_fails_run_and_compare() {
     }
 }
 
+/// A load of 16 nodes that page out more than all of them can keep, and fetch everything back.
+fn recording() -> String {
+    let mut table = "# page_bytes=4096 nodes=16 lost=0\ntime_ns,node,kind,page\n".to_owned();
+    for page in 0..40 {
+        (0..16).for_each(|node| table += &format!("{},{node},page_out,{page}\n", page * 1_000_000));
+    }
+    for page in 0..40 {
+        let time_ns = 400_000_000 + page * 20_000_000;
+        (0..16).for_each(|node| table += &format!("{time_ns},{node},page_in,{page}\n"));
+    }
+    table
+}
+
+#[test]
+fn every_canary_fails_a_replay_or_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("t.csv"), recording()).unwrap();
+    let replay = |settings: &str| {
+        let cluster = format!(
+            "nodes = 16\nnode.frames = 16\ndisk.count = 2\npolicy.domain_radius = 2\n{settings}"
+        );
+        fs::write(dir.path().join("c.toml"), cluster).unwrap();
+        hiroma(dir.path(), &["replay", "DIR/t.csv", "--cluster", "DIR/c.toml"])
+    };
+    let reserving = "policy.placement = \"two_choices\"\npolicy.reservation = \"in_advance\"\n";
+    for settings in ["", reserving] {
+        let (code, _, errors) = replay(settings);
+        assert_eq!(code, Some(0), "{errors}");
+    }
+    for (canary, settings) in [
+        ("lose_page", ""),
+        ("keep_copy", ""),
+        // A node that reserves frames is never sent more pages than it has frames.
+        ("overfill_node", ""),
+        ("drop_answer", ""),
+        ("stale_content", ""),
+        ("vanish_page", ""),
+        ("skip_placed", ""),
+        ("leak_frame", ""),
+        ("keep_reservation", reserving),
+    ] {
+        let (code, _, errors) = replay(&format!("{settings}run.canary = \"{canary}\"\n"));
+        assert!(matches!(code, Some(3 | 4)), "{canary}: {code:?} {errors}");
+    }
+    for canary in ["drop_discard", "keep_guest_frame"] {
+        let (code, _, errors) = replay(&format!("run.canary = \"{canary}\"\n"));
+        assert_eq!(code, Some(2), "{canary}: {errors}");
+        assert!(errors.contains("cannot act while a recording is replayed"), "{errors}");
+    }
+}
+
 #[test]
 fn shards_of_a_sweep_are_merged() {
     let dir = tempfile::tempdir().unwrap();

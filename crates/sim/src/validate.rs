@@ -493,6 +493,12 @@ impl Config {
     }
 
     fn check_canary(&self, problems: &mut Problems) {
+        // Pages are discarded when their program ends: in a recording none does.
+        let needs_programs = [Canary::KeepGuestFrame, Canary::DropDiscard];
+        if self.load.trace.is_some() && needs_programs.contains(&self.run.canary) {
+            let message = format!("{:?} cannot act while a recording is replayed", self.run.canary);
+            problems.add("run.canary", message);
+        }
         let with_confirm = match self.run.canary {
             Canary::None | Canary::LosePage | Canary::OverfillNode | Canary::StaleContent => return,
             Canary::ForgetEarly

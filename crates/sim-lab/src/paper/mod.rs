@@ -170,9 +170,10 @@ impl Paper {
 
 #[cfg(test)]
 mod tests {
-    use crate::jobs::Stop;
+    use hiroma_sim::{Canary, RunError};
 
     use super::*;
+    use crate::jobs::Stop;
 
     #[test]
     fn planned_configurations_are_unique_and_valid() {
@@ -188,11 +189,9 @@ mod tests {
         }
     }
 
-    #[test]
-    fn report_judges_every_claim() {
-        // The same experiments on a small machine for a short time.
-        let params = Params::new(true, Some(2));
-        let mut paper = Paper::plan(params);
+    /// The experiments on a small machine for a short time.
+    fn small(seeds: usize) -> Paper {
+        let mut paper = Paper::plan(Params::new(true, Some(seeds)));
         paper.book.change(|config| {
             config.topology.dims =
                 if config.topology.dims.len() == 2 { vec![8, 8] } else { vec![4, 4, 4] };
@@ -203,8 +202,32 @@ mod tests {
             config.node.frames = config.node.frames.min(64);
             (config.run.warmup_ns, config.run.duration_ns) = (20_000_000, 20_000_000);
         });
+        paper
+    }
+
+    fn run(paper: &mut Paper) -> Result<(), LabError> {
         let stop = Stop::new();
-        paper.run(&Lab { threads: 2, stop: &stop, advance: &|_| (), lacking: &|_| None }).unwrap();
+        paper.run(&Lab { threads: 2, stop: &stop, advance: &|_| (), lacking: &|_| None })
+    }
+
+    #[test]
+    fn a_broken_rule_ends_the_experiments() {
+        for canary in [Canary::LosePage, Canary::StaleContent, Canary::DropAnswer] {
+            let mut paper = small(1);
+            paper.book.change(|config| config.run.canary = canary);
+            match run(&mut paper) {
+                Err(LabError::Failed {
+                    error: RunError::Wrong(_) | RunError::Stuck(_), ..
+                }) => (),
+                other => panic!("{canary:?}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn report_judges_every_claim() {
+        let mut paper = small(2);
+        run(&mut paper).unwrap();
         let report = paper.report(Machine::default(), 1.0);
         assert!(report.sections.len() >= 10);
         let names: Vec<&str> =
