@@ -202,6 +202,39 @@ fn every_canary_fails_a_replay_or_is_refused() {
 }
 
 #[test]
+fn a_recording_is_replayed_by_the_policy_that_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("t.csv"), recording()).unwrap();
+    fs::copy("../../examples/policies/nearest.wat", dir.path().join("p.wat")).unwrap();
+    let replay = |args: &[&str]| {
+        let all = [&["replay", "DIR/t.csv"], args].concat();
+        hiroma(dir.path(), &all)
+    };
+    let told = |args: &[&str]| {
+        let (code, told, errors) = replay(args);
+        assert_eq!(code, Some(0), "{args:?}: {errors}");
+        told
+    };
+    let (plain, fill) = (told(&[]), told(&["--policy", "fill"]));
+    assert!(plain.contains("placement random") && fill.contains("placement fill"), "{fill}");
+    let figures = |told: &str| told.split_once("\n\n").unwrap().1.to_owned();
+    assert_ne!(figures(&plain), figures(&fill));
+    assert_eq!(plain, told(&["--policy", "random"]));
+    let own = told(&["--policy", "wasm:DIR/p.wat"]);
+    assert!(own.contains("placement wasm:p.wat@"), "{own}");
+    let ranked = told(&["--compare", "--policy", "wasm:DIR/p.wat"]);
+    assert!(ranked.contains(" wasm:p.wat@") && ranked.contains("two choices"), "{ranked}");
+    for (args, message) in [
+        (&["--policy", "best"][..], "--policy best: there is no `best`, use one of "),
+        (&["--policy", "fill", "--policy", "random"], "add --compare"),
+        (&["--compare", "--policy", "fill"], "it takes part anyway"),
+    ] {
+        let (code, _, errors) = replay(args);
+        assert!(code == Some(2) && errors.contains(message), "{args:?}: {errors}");
+    }
+}
+
+#[test]
 fn shards_of_a_sweep_are_merged() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("c.toml"), SMALL).unwrap();

@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Result;
-use hiroma_policy::placement::CustomPlacement;
+use hiroma_policy::placement::{CustomPlacement, PlacementKind};
 use hiroma_report::Section;
 use hiroma_report::Table;
 use hiroma_sim::Config;
 use hiroma_sim_lab::cluster::read_cluster;
-use hiroma_sim_lab::compare::{self, Entrant, entrants, entrants_with};
+use hiroma_sim_lab::compare::{self, Entrant, entrants_with};
 use hiroma_sim_lab::figures::Figures;
 use hiroma_sim_lab::lab::{Job, jobs_of};
 use hiroma_sim_lab::picture::{self, SAMPLES};
@@ -79,6 +79,10 @@ pub struct ReplayArgs {
     /// [default: paper, with as many nodes as the trace has]
     #[arg(long, value_name = "CLUSTER")]
     cluster: Option<PathBuf>,
+    /// Place pages by this policy: a word of policy.placement, wasm:FILE or python:FILE; with
+    /// --compare, rank a policy of your own among the others, and may be repeated
+    #[arg(long = "policy", value_name = "POLICY")]
+    policies: Vec<String>,
     /// Run all sensible policies and rank them
     #[arg(long)]
     compare: bool,
@@ -174,10 +178,18 @@ pub fn replay(args: &ReplayArgs) -> Result<ExitCode> {
     let trace = traces.and_then(Trace::join).map_err(shared::refused)?;
     println!("{}", traces::describe(&trace));
     let base = args.cluster.as_ref().map(|path| cluster(path)).transpose()?;
-    let config = traces::replayed(trace, base, &args.traces[0]).map_err(shared::refused)?;
+    let mut config = traces::replayed(trace, base, &args.traces[0]).map_err(shared::refused)?;
     let seeds = args.runs.seeds(1);
     if args.compare {
-        return rank(&config, entrants(&config), &seeds, &args.runs, &args.outputs);
+        let entrants = entrants_with(&config, &own(&args.policies)?);
+        return rank(&config, entrants, &seeds, &args.runs, &args.outputs);
+    }
+    match &args.policies[..] {
+        [] => (),
+        [policy] => config.policy.placement = placement(policy)?,
+        _ => {
+            return Err(shared::refused("--policy: more than one are ranked; add --compare"));
+        }
     }
     simulate(config, &seeds, &args.runs, &args.outputs, "A recorded load")
 }
@@ -263,6 +275,18 @@ fn own(policies: &[String]) -> Result<Vec<CustomPlacement>> {
         Err(what) => Err(shared::refused(format_args!("--policy {value}: {what}"))),
     };
     policies.iter().map(find).collect()
+}
+
+/// The placement policy that the command line names: a built-in one, or one of a user's.
+fn placement(value: &str) -> Result<PlacementKind> {
+    match Policies::new().find(value, Path::new("")) {
+        Ok(Some(policy)) => Ok(PlacementKind::Custom(policy)),
+        Ok(None) => {
+            let mut all = PlacementKind::ALL.into_iter();
+            Ok(all.find(|kind| single::name_of(kind) == value).expect("it is built in"))
+        }
+        Err(what) => Err(shared::refused(format_args!("--policy {value}: {what}"))),
+    }
 }
 
 fn rank(
