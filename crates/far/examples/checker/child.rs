@@ -44,7 +44,10 @@ fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
     match page::fork() {
         0 => {
             if worker.checker.options.canary.as_deref() == Some("early") {
-                (0..worker.checker.pages).for_each(|number| worker.checker.page(number).touch());
+                // Other threads may have taken the access to their pages away.
+                let first = worker.checker.line_pages + worker.thread;
+                let mine = (first..worker.checker.pages).step_by(worker.checker.options.threads);
+                mine.for_each(|number| worker.checker.page(number).touch());
             }
             pager.after_fork_in_child();
             live(worker, quiet, depth);
