@@ -314,8 +314,13 @@ impl Canvas<'_> {
                 .map(|(place, name)| (place as f64, name.clone()))
                 .collect(),
         };
-        for (x, label) in places {
+        // Names that would overlap are in two rows.
+        let longest = places.iter().map(|(_, label)| label.chars().count()).max().unwrap_or(0);
+        let apart = (self.px(1.0) - self.px(0.0)).abs();
+        let is_crowded = self.x.is_none() && 7.0 * longest as f64 > apart;
+        for (number, (x, label)) in places.into_iter().enumerate() {
             let x = self.px(x);
+            let row = if is_crowded { (number % 2) as f64 } else { 0.0 };
             let _ = writeln!(
                 svg,
                 "<line class=\"a\" x1=\"{x:.1}\" y1=\"{foot}\" x2=\"{x:.1}\" y2=\"{}\"/>",
@@ -324,7 +329,7 @@ impl Canvas<'_> {
             let _ = writeln!(
                 svg,
                 "<text text-anchor=\"middle\" x=\"{x:.1}\" y=\"{}\">{}</text>",
-                foot + 19.0,
+                foot + 19.0 + 14.0 * row,
                 escape(&label)
             );
         }
