@@ -284,7 +284,8 @@ fn mapped(start: usize, len: usize) -> Option<[u8; hiroma_units::PAGES_PER_EXTEN
 
 /// Whether no page of a range of at most 2 MiB is mapped. False if that is not known.
 pub fn is_empty(start: usize, len: usize) -> bool {
-    mapped(start, len).is_some_and(|present| present.iter().all(|byte| byte & 1 == 0))
+    let pages = len / hiroma_units::PAGE;
+    mapped(start, len).is_some_and(|present| present[..pages].iter().all(|byte| byte & 1 == 0))
 }
 
 /// Which pages of an extent are mapped, a bit each. Nothing if a part of it has no mapping.
