@@ -230,7 +230,7 @@ BLOCK_CGROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 READ_ONLY_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh"]
 RAW = "a raw system call past the C library is not seen"
-PEEKED = "far pages cannot be read by ptrace and /proc/PID/mem (EIO); process_vm_readv can"
+PEEKED = "far pages of others cannot be read by ptrace and /proc/PID/mem (EIO); process_vm_readv can"
 NO_DESCRIPTOR = "a pager has no descriptor left for a child, which ends with exit code 75, and says so"
 UNSEEN = "arguments that the program has moved into far memory are empty in /proc/PID/cmdline while they are far"
 OUTSIDE = "is not reached: the environment that leads to the child is gone"
@@ -363,7 +363,7 @@ CASES = [
     compiled("uring", "uring.c", flags=["-luring"], packages=("gcc", "liburing-dev")),
     compiled("uring-fixed", "uring.c", "fixed", flags=["-luring"], packages=("gcc", "liburing-dev")),
     *(compiled(f"zerocopy-{how}", "zerocopy.c", how, options=["--block", "2M"]) for how in ["send", "ring"]),
-    *(compiled(f"peek-{how}", "peek.c", how, known="" if how == "vm" else PEEKED) for how in ["vm", "ptrace", "mem", "self"]),
+    *(compiled(f"peek-{how}", "peek.c", how, known=PEEKED if how in ("ptrace", "mem") else "") for how in ["vm", "ptrace", "mem", "self"]),
     # Many at once.
     *(compiled(f"mixture-{number}", "mixture.c", str(number), "300") for number in range(1, 4)),
     compiled("mixture-memory", "mixture.c", "4", "400", "only=read,write,shared,readonly,discard,free,advice,move,rawmap,overmap,heap,lock,stack,timer"),

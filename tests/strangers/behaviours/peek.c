@@ -13,7 +13,9 @@ int main(int count, char **given) {
         int file = must(open("/proc/self/mem", O_RDWR));
         size_t got = 0;
         while (got < bytes) {
-            long n = pread(file, copy + got, 1 << 20, (off_t)(data + got));
+            // Not past the end, where a read that stops at a far page would carry the next ones.
+            size_t len = bytes - got < MIB ? bytes - got : MIB;
+            long n = pread(file, copy + got, len, (off_t)(data + got));
             if (n <= 0) {
                 printf("read: %s\n", strerror(errno));
                 break;
