@@ -17,8 +17,8 @@ pub struct Need {
 
 /// Memory that a run of `config` takes at least.
 pub fn need(config: &Config) -> Need {
-    /// Nodes, links and topology; measured with [`bytes_per_idle_node`].
-    const IDLE_NODE_BYTES: u64 = 250;
+    /// Nodes, links and topology: the least of those measured with [`bytes_per_idle_node`].
+    const IDLE_NODE_BYTES: u64 = 266;
     /// Links of the largest kind of a node, with four channels for packets each.
     const CHANNELS_BYTES: u64 = 1200;
     let packets = config.network.model == NetworkModel::Packets;

@@ -90,12 +90,15 @@ impl<'a> Request<'a> {
         Request { view, avoid }
     }
 
-    /// All peers, nearest first; the same peers in the same order at every request of a node.
+    /// All peers, nearest first; the same peers in the same order at every request of a node while none joins.
     pub fn peers(&self) -> impl Iterator<Item = PeerState> + 'a {
         let Request { view, avoid } = *self;
-        view.frees().iter().zip(view.hops()).enumerate().map(move |(place, (&free, &hops))| {
-            let peer = Peer(place as u16);
-            PeerState { peer, free, capacity: view.capacity(peer), hops, avoid: avoid.has(peer) }
+        view.nearest_first().map(move |peer| PeerState {
+            peer,
+            free: view.free(peer),
+            capacity: view.capacity(peer),
+            hops: view.hops()[usize::from(peer.0)],
+            avoid: avoid.has(peer),
         })
     }
 

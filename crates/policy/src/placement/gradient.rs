@@ -4,15 +4,11 @@
 use super::Rng;
 use super::view::{Avoid, Peer};
 
-/// Maximum number of neighbours of a node (3-D torus).
-pub const NEIGHBOURS_MAX: usize = 6;
-
 /// Distance to the nearest free frame, as far as the neighbours reported. A neighbour counts as
 /// having room until its first message.
 #[derive(Clone, Debug)]
 pub struct Gradient {
-    neighbours: [u16; NEIGHBOURS_MAX],
-    count: u8,
+    neighbours: Vec<u16>,
     own: u16,
     /// Distance that means "nowhere": greater than that of any node of the machine.
     nowhere: u16,
@@ -20,14 +16,22 @@ pub struct Gradient {
 
 impl Gradient {
     /// A node with room and `count` neighbours in a machine of `diameter` hops.
-    pub fn new(count: u8, diameter: u16) -> Self {
-        assert!(usize::from(count) <= NEIGHBOURS_MAX, "a node has at most six neighbours");
+    pub fn new(count: usize, diameter: u16) -> Self {
         Gradient {
-            neighbours: [0; NEIGHBOURS_MAX],
-            count,
+            neighbours: vec![0; count],
             own: 0,
             nowhere: diameter.saturating_add(1),
         }
+    }
+
+    /// One more neighbour, which counts as having no room until its first message.
+    pub fn join(&mut self) {
+        self.neighbours.push(self.nowhere);
+    }
+
+    /// Heap memory of this object, bytes.
+    pub fn heap_bytes(&self) -> usize {
+        self.neighbours.capacity() * size_of::<u16>()
     }
 
     /// Hops to the nearest free frame; 0 if it is here.
@@ -36,11 +40,7 @@ impl Gradient {
     }
 
     fn renew(&mut self, has_room: bool) -> bool {
-        let least = self.neighbours[..usize::from(self.count)]
-            .iter()
-            .min()
-            .copied()
-            .unwrap_or(self.nowhere);
+        let least = self.neighbours.iter().min().copied().unwrap_or(self.nowhere);
         let own = if has_room { 0 } else { (least + 1).min(self.nowhere) };
         std::mem::replace(&mut self.own, own) != own
     }
@@ -62,7 +62,7 @@ impl Gradient {
     /// random.
     pub fn next(&self, avoid: Avoid, rng: &mut Rng) -> Option<Peer> {
         let (mut chosen, mut least, mut ties) = (None, self.nowhere, 1);
-        for (place, &proximity) in self.neighbours[..usize::from(self.count)].iter().enumerate() {
+        for (place, &proximity) in self.neighbours.iter().enumerate() {
             let peer = Peer(place as u16);
             if proximity > least || proximity >= self.nowhere || avoid.has(peer) {
                 continue;
@@ -132,5 +132,10 @@ mod tests {
             gradient.told(Peer(peer), 9);
         }
         assert_eq!(gradient.next(Avoid::default(), &mut rng), None);
+        // One that joins may be any in number.
+        (0..4).for_each(|_| gradient.join());
+        assert_eq!(gradient.next(Avoid::default(), &mut rng), None);
+        gradient.told(Peer(7), 0);
+        assert_eq!(gradient.next(Avoid::default(), &mut rng), Some(Peer(7)));
     }
 }

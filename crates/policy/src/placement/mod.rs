@@ -1,7 +1,7 @@
 //! Global page placement: which node of a cluster keeps a page that has to leave another one.
 //!
 //! Every choice of the paper is a file of its own behind a narrow trait; [`Placer`] combines them
-//! for one node. The simulator and a live node make the same object from the same
+//! for one node. The simulator makes this object, and a live node could, from a
 //! [`PlacementConfig`]: an event and the time go in, commands are appended to a buffer of the
 //! caller. A node knows about others what messages told it, and nothing else.
 //!

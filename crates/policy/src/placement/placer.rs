@@ -84,6 +84,8 @@ struct Dealings {
     bids: Bids,
     /// Pages that wait for the end of a round of bids.
     bidding: Vec<Leaving>,
+    /// Peers that have left for good.
+    left: Vec<Peer>,
     on_demand: OnDemand,
     in_advance: InAdvance,
     promises: Promises,
@@ -125,7 +127,7 @@ impl Placer {
         };
         let neighbours = shared.around.hops.len();
         let gradient = (config.scope == ScopeKind::Gradient)
-            .then(|| Box::new(Gradient::new(neighbours as u8, shared.diameter)));
+            .then(|| Box::new(Gradient::new(neighbours, shared.diameter)));
         let around = match config.confirm {
             true => Arc::new(shared.around.unknown()),
             false => shared.around.clone(),
@@ -204,7 +206,7 @@ impl Placer {
         });
         self.view.heap_bytes()
             + dealings
-            + self.gradient.as_ref().map_or(0, |_| size_of::<Gradient>())
+            + self.gradient.as_ref().map_or(0, |gradient| size_of::<Gradient>() + gradient.heap_bytes())
     }
 
     /// What happens to a page that `node` (the shell's name) sent here. `attempts` counts how often
@@ -234,11 +236,17 @@ impl Placer {
     pub fn join(&mut self, known: Option<Peer>, hops: u16, frames: u32) -> Peer {
         match known {
             Some(peer) => {
+                self.dealings().left.retain(|left| *left != peer);
                 self.view.change(peer, hops, frames);
                 self.view.set(peer, 0);
                 peer
             }
-            None => self.view.add(hops, frames),
+            None => {
+                if let Some(gradient) = &mut self.gradient {
+                    gradient.join();
+                }
+                self.view.add(hops, frames)
+            }
         }
     }
 
@@ -254,7 +262,8 @@ impl Placer {
             Event::PageLeaves(page) => self.place(now_ns, page, commands),
             Event::Told { peer, stamp, value } => {
                 let confirm = self.shared.config.confirm;
-                if !confirm || self.dealings().hearing.told(peer, stamp, now_ns) {
+                let is_news = !confirm || self.dealings().hearing.told(peer, stamp, now_ns);
+                if is_news && !self.has_left(peer) {
                     self.told(now_ns, peer, value, commands);
                 }
             }
@@ -265,6 +274,7 @@ impl Placer {
                 }
             }
             Event::Suspected(peer) => self.unknown(now_ns, peer, commands),
+            Event::Left(peer) => self.leave(now_ns, peer, commands),
             Event::Cancelled(page) => self.cancel(page, commands),
             Event::Draining(is_draining) => {
                 self.dealings().is_draining = is_draining;
@@ -387,6 +397,24 @@ impl Placer {
         self.told(now_ns, peer, nothing, commands);
     }
 
+    fn has_left(&self, peer: Peer) -> bool {
+        self.dealings.as_ref().is_some_and(|dealings| dealings.left.contains(&peer))
+    }
+
+    fn leave(&mut self, now_ns: u64, peer: Peer, commands: &mut Vec<Command>) {
+        self.unknown(now_ns, peer, commands);
+        if self.has_left(peer) {
+            return;
+        }
+        let dealings = self.dealings();
+        dealings.left.push(peer);
+        // Nobody waits for its bid.
+        let round = dealings.bids.round();
+        if dealings.bids.answered(round, peer) {
+            self.place_bidding(now_ns, commands);
+        }
+    }
+
     fn cancel(&mut self, page: u64, commands: &mut Vec<Command>) {
         let dealings = self.dealings();
         dealings.bidding.retain(|waiting| waiting.page != page);
@@ -400,7 +428,8 @@ impl Placer {
     fn place(&mut self, now_ns: u64, page: Leaving, commands: &mut Vec<Command>) {
         let config = &self.shared.config;
         // Without peers there is nobody whose answer could end a wait.
-        let alone = config.scope == ScopeKind::Disk || self.view.is_empty();
+        let left = self.dealings.as_ref().map_or(0, |dealings| dealings.left.len());
+        let alone = config.scope == ScopeKind::Disk || self.view.len() == left;
         if page.attempts > config.attempts_max || alone {
             commands.push(Command::SendToDisk(page));
         } else if let Some(gradient) = &self.gradient {

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-/// A node of the domain, by its index in the list of peers (nearest first).
+/// A node of the domain, by its index in the list of peers. Those that are there from the beginning
+/// are listed nearest first; the index of a peer never changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Peer(pub u16);
 
@@ -56,8 +57,10 @@ impl Avoid {
 /// before its first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Neighbourhood {
-    /// Hops to each peer, nearest first.
+    /// Hops to each peer.
     pub hops: Box<[u16]>,
+    /// The peers nearest first, where the list is in another order.
+    order: Option<Box<[u16]>>,
     /// Free frames assumed for each peer before its first message.
     unheard: Box<[u32]>,
     /// All frames of each peer.
@@ -70,7 +73,7 @@ impl Neighbourhood {
         assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]), "peers are listed nearest first");
         assert!(hops.len() < usize::from(u16::MAX), "a domain has fewer than 65535 peers");
         assert_eq!(hops.len(), capacities.len(), "each peer has frames");
-        Neighbourhood { hops, unheard: capacities.clone(), capacities }
+        Neighbourhood { hops, order: None, unheard: capacities.clone(), capacities }
     }
 
     /// The same where all peers have `frames` frames.
@@ -89,6 +92,14 @@ impl Neighbourhood {
         self.hops = self.hops.iter().copied().chain([hops]).collect();
         self.capacities = self.capacities.iter().copied().chain([frames]).collect();
         self.unheard = vec![0; self.hops.len()].into();
+        self.sort();
+    }
+
+    /// Orders the peers by their distance.
+    fn sort(&mut self) {
+        let mut order: Vec<u16> = (0..self.hops.len() as u16).collect();
+        order.sort_by_key(|&place| self.hops[usize::from(place)]);
+        self.order = (!order.is_sorted()).then(|| order.into());
     }
 }
 
@@ -147,11 +158,18 @@ impl View {
         self.heard.get_or_insert_with(|| around.unheard.clone())[usize::from(peer.0)] = free;
     }
 
+    /// All peers, nearest first.
+    #[inline]
+    pub fn nearest_first(&self) -> impl Iterator<Item = Peer> + '_ {
+        let order = self.around.order.as_deref();
+        (0..self.len()).map(move |at| Peer(order.map_or(at as u16, |order| order[at])))
+    }
+
     /// Peers with a free frame that are not to be avoided, nearest first, with their free frames.
     #[inline]
     pub fn candidates(&self, avoid: Avoid) -> impl Iterator<Item = (Peer, u32)> + '_ {
-        let peers =
-            self.frees().iter().enumerate().map(|(place, &free)| (Peer(place as u16), free));
+        let frees = self.frees();
+        let peers = self.nearest_first().map(|peer| (peer, frees[usize::from(peer.0)]));
         peers.filter(move |&(peer, free)| free > 0 && !avoid.has(peer))
     }
 
@@ -167,6 +185,7 @@ impl View {
     pub fn change(&mut self, peer: Peer, hops: u16, frames: u32) {
         let (around, place) = (Arc::make_mut(&mut self.around), usize::from(peer.0));
         (around.hops[place], around.capacities[place]) = (hops, frames);
+        around.sort();
     }
 
     /// Heap memory of this view, bytes.

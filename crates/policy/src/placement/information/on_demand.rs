@@ -19,12 +19,23 @@ impl Bids {
         self.left > 0
     }
 
-    /// Requests to `peers` peers are being sent as round `round`.
-    pub fn ask(&mut self, round: u64, peers: u32, deadline_ns: Option<u64>) {
+    /// Requests are being sent as round `round`; `peers` tells of each peer whether it can answer.
+    pub fn ask(
+        &mut self,
+        round: u64,
+        peers: impl Iterator<Item = bool>,
+        deadline_ns: Option<u64>,
+    ) {
         debug_assert_eq!(self.left, 0, "one round of bids at a time");
         self.missing.clear();
-        self.missing.resize(peers as usize, true);
-        (self.round, self.left, self.deadline_ns) = (round, peers, deadline_ns);
+        self.missing.extend(peers);
+        let left = self.missing.iter().filter(|missing| **missing).count() as u32;
+        (self.round, self.left, self.deadline_ns) = (round, left, deadline_ns);
+    }
+
+    /// The last round.
+    pub fn round(&self) -> u64 {
+        self.round
     }
 
     /// Whether the answer of `peer` in round `round` is missing.
@@ -65,7 +76,7 @@ mod tests {
     #[test]
     fn round_ends_once_at_last_answer() {
         let mut bids = Bids::default();
-        bids.ask(4, 3, None);
+        bids.ask(4, [true; 3].into_iter(), None);
         let ends: Vec<bool> = (0..5).map(|peer| bids.answered(4, Peer(peer))).collect();
         assert_eq!(ends, [false, false, true, false, false]);
         assert!(!bids.under_way());
@@ -74,16 +85,26 @@ mod tests {
     #[test]
     fn repeated_bid_and_bid_of_an_earlier_round_do_not_count() {
         let mut bids = Bids::default();
-        bids.ask(4, 2, None);
+        bids.ask(4, [true; 2].into_iter(), None);
         assert!(!bids.answered(4, Peer(0)) && !bids.answered(4, Peer(0)));
         assert!(!bids.answered(3, Peer(1)) && bids.under_way());
         assert!(bids.answered(4, Peer(1)));
     }
 
     #[test]
+    fn nobody_waits_for_peers_that_have_left() {
+        let mut bids = Bids::default();
+        bids.ask(1, [true, false, true].into_iter(), Some(70));
+        assert!(!bids.expects(1, Peer(1)) && !bids.answered(1, Peer(1)));
+        assert!(!bids.answered(1, Peer(0)) && bids.answered(1, Peer(2)));
+        bids.ask(2, [false].into_iter(), Some(90));
+        assert!(!bids.under_way());
+    }
+
+    #[test]
     fn round_ends_at_its_deadline_without_lost_bids() {
         let mut bids = Bids::default();
-        bids.ask(1, 3, Some(70));
+        bids.ask(1, [true; 3].into_iter(), Some(70));
         bids.answered(1, Peer(1));
         assert_eq!((bids.expire(69), bids.deadline_ns()), (None, Some(70)));
         assert_eq!(bids.expire(70), Some(vec![Peer(0), Peer(2)]));

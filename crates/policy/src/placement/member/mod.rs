@@ -1,7 +1,7 @@
 //! One node of a cluster in which messages are lost, repeated and reordered, links are cut, and
 //! nodes fail: what it keeps for others, where its own pages are, and what it says about both.
 //!
-//! [`Member`] is what a live node runs, and what the simulator runs where `policy.confirm` or
+//! [`Member`] is what a live node would run, and what the simulator runs where `policy.confirm` or
 //! `faults` are on. It decides with the same [`Placer`]. `docs/internals/placer.md` has the protocol
 //! and why it loses no page.
 //!
@@ -351,7 +351,7 @@ impl Member {
             Event::Joined { node, hops, frames } => self.joined(node, hops, frames),
             Event::Left(node) => {
                 if let Some(peer) = self.base.peer(node) {
-                    self.ask_placer(now_ns, placer::Event::Suspected(peer), out);
+                    self.ask_placer(now_ns, placer::Event::Left(peer), out);
                 }
                 self.places_lost(now_ns, node, u32::MAX, out);
             }

@@ -1,6 +1,6 @@
 //! Questions to peers: bids and reservations, and what becomes of those that nobody answers.
 
-use super::{Command, Leaving, Placer, SILENT_REFRESHES, send};
+use super::{Command, Dealings, Leaving, Placer, SILENT_REFRESHES, send};
 use crate::placement::choice::Choice;
 use crate::placement::config::ReservationKind;
 use crate::placement::reservation::Reserved;
@@ -46,8 +46,10 @@ impl Placer {
         }
         let confirm = self.shared.config.confirm;
         let deadline_ns = confirm.then_some(self.answer_until_ns(now_ns));
-        let (peers, id) = (self.view.len() as u32, self.next_id());
-        self.dealings().bids.ask(id, peers, deadline_ns);
+        let id = self.next_id();
+        let all = self.view.len() as u16;
+        let Dealings { bids, left, .. } = self.dealings();
+        bids.ask(id, (0..all).map(|peer| !left.contains(&Peer(peer))), deadline_ns);
         commands.push(Command::AskBids { id });
     }
 

@@ -39,6 +39,8 @@ pub enum Event {
     },
     /// A peer is believed not to work: it gets no pages until it reports again.
     Suspected(Peer),
+    /// A peer has left for good: what it sent before and arrives late is ignored.
+    Left(Peer),
     /// A page that waits here is no longer to be placed.
     Cancelled(u64),
     /// Whether this node is to be emptied: it reports no free frames and promises none.

@@ -406,6 +406,45 @@ fn peers_join_and_return_under_the_same_name() {
     assert_eq!(placer.view().free(peer), 9);
     assert_eq!(placer.join(Some(peer), 2, 64), peer);
     assert_eq!((placer.view().free(peer), placer.view().hops()[4]), (0, 2));
+    commands(&mut placer, Event::Left(peer));
+    commands(&mut placer, told(4, 1, 2, 9));
+    assert_eq!(placer.view().free(peer), 0, "it has left");
+    placer.join(Some(peer), 2, 64);
+    commands(&mut placer, told(4, 1, 3, 9));
+    assert_eq!(placer.view().free(peer), 9);
+}
+
+#[test]
+fn nobody_waits_for_bids_of_peers_that_left() {
+    let mut placer = confirming(2, |config| config.information = InformationKind::OnDemand);
+    let page = Leaving { page: 7, attempts: 0, avoid: Avoid::default() };
+    let asked = commands(&mut placer, Event::PageLeaves(page));
+    let [Command::AskBids { id }] = asked[..] else { panic!("{asked:?}") };
+    commands(&mut placer, Event::Bid { peer: Peer(0), id, free: 3 });
+    let sent = commands(&mut placer, Event::Left(Peer(1)));
+    assert!(matches!(sent[..], [Command::Send { to: Peer(0), .. }]), "{sent:?}");
+    let asked = commands(&mut placer, Event::PageLeaves(page));
+    let [Command::AskBids { id }] = asked[..] else { panic!("{asked:?}") };
+    let sent = commands(&mut placer, Event::Bid { peer: Peer(0), id, free: 3 });
+    assert!(matches!(sent[..], [Command::Send { to: Peer(0), .. }]), "{sent:?}");
+    commands(&mut placer, Event::Left(Peer(0)));
+    let disk = commands(&mut placer, Event::PageLeaves(page));
+    assert!(matches!(disk[..], [Command::SendToDisk(_)]), "{disk:?}");
+}
+
+#[test]
+fn peers_that_join_are_in_the_order_of_their_distance() {
+    let view = |placer: &Placer| placer.view().nearest_first().map(|peer| peer.0).collect::<Vec<_>>();
+    let mut placer = confirming(2, |_| ());
+    let hops = placer.view().hops().to_vec();
+    let (first, last) = (hops[0], hops[1]);
+    placer.join(None, last + 1, 64);
+    let near = placer.join(None, first, 64);
+    assert_eq!(view(&placer), if first == last { vec![0, 1, 3, 2] } else { vec![0, 3, 1, 2] });
+    let candidates = placer.view().candidates(Avoid::default()).count();
+    assert_eq!(candidates, 0, "nothing is known of any");
+    placer.join(Some(near), last + 2, 64);
+    assert_eq!(view(&placer), [0, 1, 2, 3]);
 }
 
 #[test]
