@@ -57,11 +57,14 @@ impl Jobs {
 /// Less memory is not worth a word.
 const MUCH: Bytes = Bytes(256 << 20);
 
-/// Says how much memory `runs` runs at the same time take at least, if it is much. The time that they
-/// take is told by their progress.
-pub fn tell_memory(config: &Config, runs: usize) {
-    let need = hiroma_sim::need(config);
-    let each = need.idle_bytes.saturating_add(need.table_bytes);
+/// Says how much memory `runs` runs at the same time take at least, if it is much: those of the
+/// largest of `configs`. The time that they take is told by their progress.
+pub fn tell_memory<'a>(configs: impl IntoIterator<Item = &'a Config>, runs: usize) {
+    let need_bytes = |config| {
+        let need = hiroma_sim::need(config);
+        need.idle_bytes.saturating_add(need.table_bytes)
+    };
+    let each = configs.into_iter().map(need_bytes).max().unwrap_or(0);
     let all = Bytes(each.saturating_mul(runs as u64));
     if all.0 >= MUCH.0 {
         eprintln!(

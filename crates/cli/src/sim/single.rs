@@ -247,7 +247,7 @@ fn simulate(
     // The page shows the first run as it went.
     let drawn = jobs.first_mut().filter(|_| outputs.wants_html());
     drawn.into_iter().for_each(|job| Arc::make_mut(&mut job.config).run.samples = SAMPLES);
-    shared::tell_memory(&config, runs.jobs.threads().min(jobs.len()));
+    shared::tell_memory([&*config], runs.jobs.threads().min(jobs.len()));
     shared::in_lab(runs.jobs.threads(), jobs.len(), |lab, progress| {
         let keep =
             |job: &Job, outcome| (Figures::of(&outcome), picture::section(&job.config, &outcome));
@@ -297,7 +297,7 @@ fn rank(
     outputs: &Outputs,
 ) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
-    shared::tell_memory(config, runs.jobs.threads().min(entrants.len() * seeds.len()));
+    shared::tell_memory([config], runs.jobs.threads().min(entrants.len() * seeds.len()));
     shared::in_lab(runs.jobs.threads(), entrants.len() * seeds.len(), |lab, progress| {
         let comparison = compare::compare(config, entrants, seeds, lab).map_err(shared::failed)?;
         let section = comparison.section("Policies");

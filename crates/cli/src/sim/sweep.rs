@@ -89,6 +89,8 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
         return write_script(args, engine, &plan);
     }
     let missing = sweep::missing(&plan, args.shard, &store).len();
+    let configs = plan.cells.iter().map(|cell| &*cell.config);
+    shared::tell_memory(configs, args.jobs.threads().min(missing));
     shared::in_lab(args.jobs.threads(), missing, |lab, progress| {
         let done = sweep::run(&plan, args.shard, &store, lab).map_err(|error| match error {
             SweepError::Store(error) => refused_or_failed(error),
