@@ -49,7 +49,7 @@ enum BenchCommand {
     /// Policies of local memory on recorded page traces of real programs: replacement, block sizes
     /// and prefetching
     Policy(policy::PolicyArgs),
-    /// Everyday programs with less memory than they use, compared with zram and a swap file
+    /// Everyday programs with less memory than they use, compared with zram at equal memory
     Real(real::RealArgs),
     /// Spark's cached data on huge pages: coverage, cost and gain, compared with no huge pages,
     /// huge pages everywhere, and the paper's earlier method

@@ -36,6 +36,8 @@ pub enum Arm {
     Compressed,
     /// `hiroma run` with compressed memory alone, within the limit.
     NoDisk,
+    /// `hiroma run` with a file alone.
+    File,
     /// `hiroma run` with its defaults: compressed memory within the limit, and a file.
     Default,
     /// As `Default`, without accessed bits: what a user without that right gets.
@@ -49,12 +51,13 @@ pub enum Arm {
 }
 
 /// The arms that can be selected.
-pub const CHOICES: [Arm; 8] = [
+pub const CHOICES: [Arm; 9] = [
     Arm::Zram,
     Arm::SwapFile,
     Arm::Zswap,
     Arm::Compressed,
     Arm::NoDisk,
+    Arm::File,
     Arm::Default,
     Arm::Blind,
     Arm::Tcp,
@@ -70,6 +73,7 @@ impl Arm {
             Arm::Zswap => "zswap",
             Arm::Compressed => "compressed",
             Arm::NoDisk => "no-disk",
+            Arm::File => "file",
             Arm::Default => "default",
             Arm::Blind => "blind",
             Arm::Tcp => "tcp",
@@ -94,6 +98,7 @@ impl Arm {
             self,
             Arm::Compressed
                 | Arm::NoDisk
+                | Arm::File
                 | Arm::Default
                 | Arm::Blind
                 | Arm::Tcp
@@ -180,6 +185,7 @@ impl Place {
                 option("--store", format!("compressed:{ROOM_BYTES}"))
             }
             Arm::NoDisk => option("--store", "compressed".to_owned()),
+            Arm::File => option("--store", "file:/var/tmp".to_owned()),
             Arm::Tcp => option(
                 "--store",
                 format!("tcp://{}", self.server.as_ref().map_or("", |(server, _)| &server.address)),

@@ -166,14 +166,23 @@ impl Cells {
         if let Some(seconds) = cell.failed_seconds {
             return Some(vec![seconds]);
         }
-        let native =
-            Spread::of(&self.native(&cell.group, &cell.item)?.values(|run| run.seconds))?.median;
-        Some(vec![native * patience])
+        Some(vec![self.native_seconds(cell)? * patience])
     }
 
-    /// Ratio of the times of two cells.
+    /// Ratio of the times of two cells. Runs that took longer than `patience` times native, and were
+    /// not stopped because native runs scatter, count as those that were.
     pub fn ratio(&self, over: &Cell, under: &Cell, patience: f64) -> Option<Spread> {
-        Spread::of_ratio(&self.seconds(over, patience)?, &self.seconds(under, patience)?)
+        let counted = |cell: &Cell| -> Option<Vec<f64>> {
+            let native = self.native_seconds(cell).filter(|_| cell.failed_seconds.is_none());
+            let most = native.map_or(f64::INFINITY, |native| native * patience);
+            Some(self.seconds(cell, patience)?.into_iter().map(|time| time.min(most)).collect())
+        };
+        Spread::of_ratio(&counted(over)?, &counted(under)?)
+    }
+
+    fn native_seconds(&self, cell: &Cell) -> Option<f64> {
+        let native = self.native(&cell.group, &cell.item)?;
+        Some(Spread::of(&native.values(|run| run.seconds))?.median)
     }
 }
 
@@ -229,6 +238,14 @@ mod tests {
         assert_eq!(cells.ratio(cell("default"), cell("zram"), 13.0).unwrap().median, 5.0 / 26.0);
         assert_eq!(cells.ratio(cell("tcp"), cell("zram"), 13.0).unwrap().median, 1.0);
         assert!(cells.ratio(cell("default"), cell("zswap"), 13.0).is_none());
+        // One that was slower, and not stopped.
+        cells.at("programs", "a", "50%", "blind").runs = vec![ran(30.0)];
+        let cell = |arm| cells.find("programs", "a", "50%", arm).unwrap();
+        assert_eq!(cells.ratio(cell("blind"), cell("zram"), 13.0).unwrap().median, 1.0);
+        // Loads are not limited by native runs.
+        cells.at("programs", "a", "50%", "blind").failed_seconds = Some(60.0);
+        let cell = |arm| cells.find("programs", "a", "50%", arm).unwrap();
+        assert_eq!(cells.ratio(cell("blind"), cell("zram"), 13.0).unwrap().median, 30.0 / 26.0);
         assert_eq!(End::Stopped.to_text(13.0), "> 13");
     }
 

@@ -76,8 +76,9 @@ pub struct RealArgs {
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50,25", value_parser = clap::value_parser!(u8).range(1..=100))]
     at: Vec<u8>,
     /// Arms to compare, in addition to native: zram, swap-file, zswap (in front of a swap file),
-    /// compressed (nothing else), default (and a file), blind (the same without accessed bits), tcp
-    /// (a memory server on this machine, whose memory is counted separately)
+    /// compressed (compressed memory beside the limit), no-disk (within it), file (a file alone),
+    /// default (compressed memory within the limit, and a file), blind (the same without accessed
+    /// bits), tcp (a memory server on this machine, whose memory is counted separately)
     #[arg(long, value_name = "ARM,...", value_delimiter = ',', default_value = "zram,compressed,default", value_parser = Arm::parse)]
     arms: Vec<Arm>,
     /// Numbers of threads of the sweep [default: 1,2,4,8]

@@ -7,13 +7,14 @@ use super::goals;
 use super::plan::GROUPS;
 
 /// Arms in the order in which they are shown.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "native",
     "zram",
     "zswap",
     "swap-file",
     "compressed",
     "no-disk",
+    "file",
     "default",
     "blind",
     "tcp",
