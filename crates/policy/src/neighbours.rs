@@ -5,8 +5,8 @@
 //! reaches, differs between programs, so it is measured: one fault in [`SAMPLE_EVERY`] opens a
 //! *sample* of the group of [`GROUP`] sectors around it. Until a sample closes, faults in its group
 //! fetch single sectors, so each neighbour that is needed shows itself by a fault. The other faults
-//! fetch the largest aligned block of 2, 4, 8 or 16 sectors of which each doubling was needed at
-//! least half.
+//! fetch the largest aligned block of 2, 4, 8 or 16 sectors of which two thirds of each doubling
+//! were needed.
 //!
 //! What is lost is bounded: a sample costs at most [`GROUP`] faults, and a program that changes its
 //! ways is followed after a few dozen samples.
