@@ -7,6 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use hiroma_units::EXTENT;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::time::Timespec;
@@ -146,7 +147,16 @@ fn calls(spans: &[Span]) -> Vec<Vec<Span>> {
                 calls.push(Vec::new());
                 room = CALL_BYTES_MAX;
             }
-            let len = (end - start).min(room);
+            let mut len = (end - start).min(room);
+            if len < end - start {
+                // A huge page of which a call covers a part only would be split.
+                let cut = (start + len) / EXTENT as u64 * EXTENT as u64;
+                len = cut.saturating_sub(start);
+                room = len;
+                if len == 0 {
+                    continue;
+                }
+            }
             calls.last_mut().expect("just pushed").push(Span { start, len });
             (start, room) = (start + len, room - len);
             // An empty span is passed on all the same: the caller wants to know whether it has
@@ -187,16 +197,21 @@ mod tests {
                 .map(|call| call.iter().map(|span| span.len).collect())
                 .collect::<Vec<Vec<u64>>>()
         };
-        let gib = CALL_BYTES_MAX;
+        let (gib, huge) = (CALL_BYTES_MAX, EXTENT as u64);
         assert_eq!(lens(&[]), Vec::<Vec<u64>>::new());
         assert_eq!(lens(&[span(0, 0)]), [[0]]);
         assert_eq!(
             lens(&[span(4096, 8192), span(1 << 40, gib)]),
-            [vec![8192, gib - 8192], vec![8192]]
+            [vec![8192, gib - huge], vec![huge]]
         );
         assert_eq!(
             calls(&[span(4096, 2 * gib + 4096)]).concat(),
-            [span(4096, gib), span(4096 + gib, gib), span(4096 + 2 * gib, 4096)]
+            [span(4096, gib - 4096), span(gib, gib), span(2 * gib, 8192)]
+        );
+        // No room up to the end of the first huge page: the next call has it whole.
+        assert_eq!(
+            lens(&[span(0, gib - 4096), span(1 << 40, huge)]),
+            [vec![gib - 4096], vec![huge]]
         );
         let many: Vec<Span> = (0..2500).map(|at| span(at * 8192, 4096)).collect();
         assert_eq!(
