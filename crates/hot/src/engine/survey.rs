@@ -176,10 +176,15 @@ impl Engine {
             }
         }
         let later = rest.split_off(rest.len().min(RANGES_MAX));
+        let mut small = rest.clone();
+        // Right before clearing: advice on a part of a huge page splits it, whoever made it.
+        self.tracker.retain_small(&mut small)?;
         if let Some(surveys) = &mut self.surveys {
             surveys.rest = later;
+            let is_huge = |range: &&u64| small.binary_search(range).is_err();
+            rest.iter().filter(is_huge).for_each(|&range| surveys.survey.forget(range));
         }
-        Ok(rest)
+        Ok(small)
     }
 
     /// Reads the sample, and decides which ranges are collapsed.

@@ -201,6 +201,11 @@ impl Tracker for BpfTracker {
         self.find_stuck(layout, ranges, &refused?)
     }
 
+    fn retain_small(&mut self, ranges: &mut Vec<u64>) -> Result<(), HotError> {
+        let failed = HotError::of(self.pid(), "read its page tables");
+        self.walk.retain_small(ranges).map_err(failed)
+    }
+
     fn clear_sample(
         &mut self,
         ranges: &[u64],

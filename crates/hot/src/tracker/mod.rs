@@ -104,6 +104,12 @@ pub trait Tracker: Send {
     /// may be cleared as well ([`Tracker::clears_all`]).
     fn clear(&mut self, layout: &Layout, ranges: &[u64]) -> Result<(), HotError>;
 
+    /// Keeps those of `ranges` that are mapped by small pages: [`Tracker::clear_sample`] would
+    /// split a huge page. A tracker that cannot clear single pages keeps all.
+    fn retain_small(&mut self, _ranges: &mut Vec<u64>) -> Result<(), HotError> {
+        Ok(())
+    }
+
     /// Forgets what was touched in `pages` of each of `ranges`, all of which belong to one mapping
     /// each. Appends the ranges of which that cannot be known to `refused`. Returns false if the
     /// tracker cannot clear single pages.

@@ -345,6 +345,20 @@ impl Walk {
         }
         Ok(())
     }
+
+    /// Keeps those of `ranges` (ascending) that are mapped by small pages. Of each only the entry
+    /// is read that maps 2 MiB.
+    pub fn retain_small(&mut self, ranges: &mut Vec<u64>) -> io::Result<()> {
+        self.find_tables(ranges)?;
+        let tables = std::mem::take(&mut self.tables);
+        let mut entries = vec![0; ranges.len()];
+        let read = self.follow(ranges, &tables, 0, &mut entries);
+        self.tables = tables;
+        read?;
+        let mut entries = entries.into_iter();
+        ranges.retain(|_| entries.next().is_some_and(is_table));
+        Ok(())
+    }
 }
 
 fn is_table(entry: u64) -> bool {
@@ -517,6 +531,12 @@ mod tests {
         }
         let range = (memory.base() / EXTENT) as u64;
         assert!(look(&mut walk, range).huge);
+        let small = |walk: &mut Walk| {
+            let mut ranges = vec![range - 1, range, range + 1];
+            walk.retain_small(&mut ranges).unwrap();
+            ranges.contains(&range)
+        };
+        assert!(!small(&mut walk));
         match crate::hot::pagemap::Pagemap::open(std::process::id()).unwrap().huge(range, range + 1)
         {
             Ok(huge) => assert!(huge),
@@ -524,7 +544,7 @@ mod tests {
         }
         target.advise(&[Span { len: PAGE as u64, ..span }], Advice::Cold).unwrap();
         let bits = look(&mut walk, range);
-        assert!(!bits.huge);
+        assert!(!bits.huge && small(&mut walk));
         assert_eq!(pages(&bits.present).len(), PAGES_PER_EXTENT);
     }
 
@@ -539,6 +559,11 @@ mod tests {
         walk.populated(first, first + (memory.len() / EXTENT) as u64, &mut found).unwrap();
         let wanted: Vec<u64> = wanted.iter().map(|&range| first + range as u64).collect();
         assert_eq!(found, wanted);
+        // What is mapped by huge pages, where the machine makes them by itself, is left out.
+        let mut small: Vec<u64> = (first..first + (memory.len() / EXTENT) as u64).collect();
+        walk.retain_small(&mut small).unwrap();
+        let of_small = |&range: &u64| !look(&mut walk, range).huge;
+        assert_eq!(small, wanted.into_iter().filter(of_small).collect::<Vec<u64>>());
     }
 
     #[test]
