@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use hiroma_hot::ledger::Entry;
 use hiroma_hot::{Backend, Engine, HotError, Ledger, LedgerDir, Options, State};
 use hiroma_policy::huge::{Settings, Window};
-use hiroma_sys::vm::{Access, Reservation, touch};
+use hiroma_sys::hot::pagemap::Pagemap;
+use hiroma_sys::hot::target::{Advice, Span, Target};
+use hiroma_sys::vm::{Access, Advise, Reservation, touch};
 use hiroma_sys::workload::Region;
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
@@ -33,14 +35,23 @@ impl Load {
     /// Makes the first `pages` pages of every range present; those of the first [`HOT`] ranges are
     /// kept hot.
     fn start(pages: usize) -> Load {
+        Load::with(pages, 1)
+    }
+
+    /// The same; of what is present only one in `step` pages is kept hot.
+    fn with(pages: usize, step: usize) -> Load {
         let memory =
             Arc::new(Reservation::new(RANGES * EXTENT, EXTENT, Access::ReadWrite).unwrap());
         let each = move |memory: &Reservation, ranges: Range<usize>| {
             for range in ranges {
-                touch(memory.base() + range * EXTENT, pages * PAGE);
+                let base = memory.base() + range * EXTENT;
+                match step {
+                    1 => touch(base, pages * PAGE),
+                    _ => (0..pages).step_by(step).for_each(|page| touch(base + page * PAGE, PAGE)),
+                }
             }
         };
-        each(&memory, 0..RANGES);
+        (0..RANGES).for_each(|range| touch(memory.base() + range * EXTENT, pages * PAGE));
         let stop = Arc::new(AtomicBool::new(false));
         let first_hot = Arc::new(AtomicUsize::new(0));
         let (shared, stopped, first) = (memory.clone(), stop.clone(), first_hot.clone());
@@ -67,7 +78,7 @@ impl Drop for Load {
 
 /// Options for tests, independent of the machine's speed.
 fn options(ledger: Option<LedgerDir>) -> Options {
-    let settings = Settings { growth_permille: 1000, ..Settings::default() };
+    let settings = Settings { growth_ppm: 1_000_000, ..Settings::default() };
     Options {
         settings,
         cpu_ppm: 500_000,
@@ -90,6 +101,11 @@ fn engine(options: Options) -> Option<Engine> {
         );
         return None;
     }
+    any_engine(options)
+}
+
+/// The same, also where everything is huge from the start.
+fn any_engine(options: Options) -> Option<Engine> {
     match Engine::new(std::process::id(), options, now_ns()) {
         Ok(engine) => Some(engine),
         Err(
@@ -116,6 +132,8 @@ fn run(engine: &mut Engine, mut done: impl FnMut(&Engine) -> bool) {
     while !done(engine) {
         assert!(began.elapsed() < LIMIT, "not within {LIMIT:?}: {:?}", engine.ledger().totals());
         let step = engine.step(now_ns()).unwrap();
+        // One of a survey and one of a pass at most: no step takes long.
+        assert!(step.collapsed <= 2, "{} at once", step.collapsed);
         let wait = step.next_ns.saturating_sub(now_ns());
         thread::sleep(Duration::from_nanos(wait.min(20_000_000)));
     }
@@ -136,6 +154,9 @@ fn a_process_is_managed() {
     a_dry_run_changes_nothing();
     a_second_manager_is_refused();
     cold_ranges_are_split_after_a_sleep();
+    huge_pages_of_others_stay();
+    freed_ranges_are_no_longer_counted();
+    a_budget_with_room_is_like_none();
 }
 
 fn only_hot_ranges_become_huge() {
@@ -202,7 +223,7 @@ fn read_only_pages_count_as_added_memory() {
     assert_eq!((huge(&engine, &load), engine.grown_bytes()), (BTreeSet::new(), 0));
     // Where growth is allowed, it is counted.
     let added = (RANGES * (PAGES_PER_EXTENT - WRITTEN) * PAGE) as u64;
-    engine.change_settings(|settings| settings.growth_permille = 1000);
+    engine.change_settings(|settings| settings.growth_ppm = 1_000_000);
     run_until(&mut engine, &|engine| huge(engine, &load).len() == RANGES);
     let grown = engine.grown_bytes();
     assert!(grown >= added, "{grown} of {added}");
@@ -253,8 +274,8 @@ fn cold_ranges_are_split_after_a_sleep() {
     let load = Load::start(PAGES_PER_EXTENT);
     // It settles only when nothing was left to do for a while.
     let window = Window::fixed(20_000_000);
-    // With a budget, huge pages that are not in use are wanted elsewhere.
-    let settings = Settings { budget_bytes: 1 << 40, ..options(None).settings };
+    // With a budget that is soon used up, huge pages that are not in use are wanted elsewhere.
+    let settings = Settings { budget_bytes: 60 * EXTENT as u64, ..options(None).settings };
     let waking = Options {
         settings,
         collapse_ppm: 0,
@@ -283,6 +304,59 @@ fn cold_ranges_are_split_after_a_sleep() {
         engine.ledger().totals().checks >= checks + 2
             && cold_since.is_some_and(|since| engine.passes() >= since + 8)
     });
+}
+
+fn huge_pages_of_others_stay() {
+    const THEIRS: usize = 4;
+    let memory = Reservation::new(THEIRS * EXTENT, EXTENT, Access::ReadWrite).unwrap();
+    hiroma_sys::vm::fill(memory.base(), memory.len(), 1);
+    let whole = Span { start: memory.base() as u64, len: memory.len() as u64 };
+    let own = std::process::id();
+    if let Err(error) = Target::open(own).unwrap().advise(&[whole], Advice::Collapse) {
+        return hiroma_testkit::skip!(Machine, "this machine makes no huge page now: {error}");
+    }
+    let first = (memory.base() / EXTENT) as u64;
+    let pagemap = Pagemap::open(own).unwrap();
+    let are_huge = || pagemap.huge(first, first + THEIRS as u64);
+    match are_huge() {
+        Ok(huge) => assert!(huge),
+        Err(error) => return hiroma_testkit::skip!(Machine, "no PAGEMAP_SCAN: {error}"),
+    }
+    for dry_run in [true, false] {
+        let Some(mut engine) = any_engine(Options { dry_run, ..options(None) }) else { return };
+        let began = Instant::now();
+        run(&mut engine, |engine| began.elapsed() > Duration::from_secs(2) && engine.passes() >= 4);
+        assert!(are_huge().unwrap(), "dry run: {dry_run}");
+    }
+}
+
+fn freed_ranges_are_no_longer_counted() {
+    let load = Load::start(PAGES_PER_EXTENT);
+    let Some(mut engine) = engine(options(None)) else { return };
+    let wanted: BTreeSet<usize> = (0..HOT).collect();
+    run(&mut engine, |engine| wanted.is_subset(&huge(engine, &load)));
+    let held = engine.usage().huge_bytes;
+    load.first_hot.store(HOT, Ordering::Relaxed);
+    thread::sleep(Duration::from_millis(100));
+    load.memory.advise(load.memory.base(), HOT * EXTENT, Advise::Drop).unwrap();
+    // In one of them a page is in use again.
+    touch(load.memory.base(), PAGE);
+    run(&mut engine, |engine| engine.usage().huge_bytes + (HOT * EXTENT) as u64 <= held);
+}
+
+fn a_budget_with_room_is_like_none() {
+    // Of each range fewer pages than the threshold are hot. As all are present, that is enough
+    // where huge pages are not scarce.
+    let load = Load::with(PAGES_PER_EXTENT, 5);
+    let settings = Settings { budget_bytes: 1 << 40, ..options(None).settings };
+    let options = Options { settings, recheck_ns: Some(1), quiet_passes: 2, ..options(None) };
+    let Some(mut engine) = engine(options) else { return };
+    run(&mut engine, |engine| !huge(engine, &load).is_empty());
+    // It settles meanwhile.
+    let began = Instant::now();
+    run(&mut engine, |_| began.elapsed() > Duration::from_secs(4));
+    let totals = engine.ledger().totals();
+    assert_eq!((totals.checks, totals.splits), (0, 0));
 }
 
 #[test]

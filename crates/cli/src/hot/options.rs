@@ -72,7 +72,7 @@ pub struct Tracking {
     #[arg(long, value_name = "PERCENT", default_value = "0.5%", allow_hyphen_values = true)]
     pub slowdown: Share,
     /// Length of a round, 100us to 1m [default: starts at 5ms and adapts to the program]
-    #[arg(long, value_name = "TIME", value_parser = window)]
+    #[arg(long, value_name = "TIME", value_parser = window, allow_hyphen_values = true)]
     pub window: Option<Duration>,
     /// Tracking backend to use: bpf, bpf-clear-refs, idle-bitmap, damon, smaps [default: the first
     /// of these that works]
@@ -107,7 +107,7 @@ struct Limiting {
     #[arg(long, value_name = "PERCENT", default_value = "0.5%", allow_hyphen_values = true)]
     growth: Share,
     /// Number of hot pages, of 512, that make a range huge
-    #[arg(long, value_name = "PAGES", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=512))]
+    #[arg(long, value_name = "PAGES", default_value_t = 128, allow_hyphen_values = true, value_parser = clap::value_parser!(u16).range(1..=512))]
     threshold: u16,
     /// Share of one processor that collapsing ranges may use whose pages are all present, in
     /// addition to --cpu (where a hypervisor has taken back free memory, up to 20% more to have it
@@ -115,7 +115,7 @@ struct Limiting {
     #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
     collapse: Share,
     /// Stop if the 99th percentile of collapse times exceeds this
-    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = parse_time)]
+    #[arg(long, value_name = "TIME", default_value = "10ms", allow_hyphen_values = true, value_parser = parse_time)]
     stall: Duration,
     /// Print what would be done without doing it
     #[arg(long)]
@@ -181,7 +181,7 @@ impl Limiting {
             let Bytes(bytes) = budget.of(Limits::read()?.whole());
             options.settings.budget_bytes = bytes;
         }
-        options.settings.growth_permille = (self.growth.ppm / 1000) as u32;
+        options.settings.growth_ppm = self.growth.ppm as u32;
         options.settings.collapse_hot_pages = self.threshold;
         options.collapse_ppm = self.collapse.ppm;
         options.stall_ns = self.stall.as_nanos() as u64;
@@ -194,6 +194,20 @@ impl Limiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_growth_is_not_lost() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            managing: Managing,
+        }
+        let ppm = |growth: &str| {
+            let line = <Line as clap::Parser>::parse_from(["hiroma", "--growth", growth]);
+            line.managing.options(None).unwrap().settings.growth_ppm
+        };
+        assert_eq!((ppm("0.05%"), ppm("0.5%")), (500, 5_000));
+    }
 
     #[test]
     fn shares_are_parsed_and_invalid_ones_refused() {

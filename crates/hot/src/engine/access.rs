@@ -97,15 +97,40 @@ impl Engine {
     /// the coldest ranges first.
     pub fn set_budget(&mut self, budget_bytes: u64, now_ns: u64) {
         if self.options.settings.budget_bytes != budget_bytes {
+            let was_tight = self.is_tight();
             self.options.settings.budget_bytes = budget_bytes;
             self.ledger.note(&Entry::Budget { at_ms: self.at_ms(now_ns), budget_bytes });
-            self.resume();
+            // Shares change all the time; where there is room for more, nothing follows from it.
+            if was_tight || self.is_tight() {
+                self.resume();
+            }
         }
     }
 
     /// Changes the share of one processor that tracking and collapsing may take, in millionths.
     pub fn set_cpu_ppm(&mut self, cpu_ppm: u64) {
         self.pace.set_share(cpu_ppm);
+    }
+
+    /// Changes the share of one processor that collapsing completely present ranges may take, in
+    /// millionths, and with it that of making memory ready.
+    pub fn set_collapse_ppm(&mut self, collapse_ppm: u64) {
+        if self.options.collapse_ppm == 0 {
+            return;
+        }
+        self.options.collapse_ppm = collapse_ppm.max(1);
+        self.set_purse_share(collapse_ppm);
+        self.ready_pace.set_share(collapse_ppm.saturating_mul(super::READY_TIMES));
+    }
+
+    /// Whether it has nothing to do but to check now and then.
+    pub fn is_settled(&self) -> bool {
+        self.state == super::State::Settled
+    }
+
+    /// Memory of the process, as of the last pass.
+    pub fn memory_bytes(&self) -> u64 {
+        self.resident_bytes()
     }
 
     /// Changes by how much tracking may slow the process down, in millionths.

@@ -16,8 +16,8 @@ use crate::error::HotError;
 use crate::ledger::{Entry, reason_text};
 
 const RANGE: u64 = EXTENT as u64;
-/// A range whose collapse the kernel refused this often is left alone.
-pub(super) const REFUSALS_MAX: u8 = 3;
+/// After the kernel had no room for a huge page, none is tried for this time.
+const SHORT_NS: u64 = 30_000_000_000;
 /// A huge range counts as found cold after this many windows without a touch.
 const COLD_WINDOWS: u32 = 6;
 
@@ -86,26 +86,69 @@ impl Engine {
         if !self.may_collapse(now_ns) {
             hottest.clear();
         }
-        for fact in hottest {
-            if self.ready_at_ns(now_ns) > now_ns {
-                busy = true;
-                break;
+        if self.options.dry_run {
+            // Nothing has to be paid for.
+            for fact in hottest {
+                self.collapse(now_ns, fact, Payer::Passes)?;
             }
-            match self.collapse(now_ns, fact, Payer::Passes)? {
-                CollapseOutcome::Done(_) => {
-                    step.collapsed += 1;
-                    busy = true;
-                }
-                CollapseOutcome::Refused => busy = true,
-                CollapseOutcome::DryRun | CollapseOutcome::Unfit => {}
-                CollapseOutcome::Enough => break,
-            }
-            if self.stop_if_stalled(now_ns) {
-                break;
-            }
+        } else {
+            self.pass.due = hottest.into_iter().copied().collect();
         }
         self.count_cold();
         Ok(busy)
+    }
+
+    /// From whose share a range is collapsed that a pass has decided on: what is completely present
+    /// grows nothing, and is for surveys' share.
+    fn payer_of(&self, fact: &RangeFacts) -> Payer {
+        match self.surveys.is_some() && usize::from(fact.present) == PAGES_PER_EXTENT {
+            true => Payer::Surveys,
+            false => Payer::Passes,
+        }
+    }
+
+    /// When the next range is collapsed that the last pass has decided on: one after another, as
+    /// fast as the shares pay.
+    pub(super) fn next_due_ns(&mut self, now_ns: u64) -> u64 {
+        let Some(fact) = self.pass.due.front().copied() else { return u64::MAX };
+        if matches!(self.state, State::Gone | State::Stopped(_)) {
+            return u64::MAX;
+        }
+        let paid_ns = match self.payer_of(&fact) {
+            Payer::Surveys => self.purse_ns(now_ns),
+            Payer::Passes => self.pace.next_ns(now_ns),
+        };
+        paid_ns.max(self.ready_at_ns(now_ns)).max(self.calm_at_ns())
+    }
+
+    /// Collapses that range, if it is time. Returns whether it did.
+    pub(super) fn collapse_next(&mut self, now_ns: u64) -> Result<bool, HotError> {
+        if self.next_due_ns(now_ns) > now_ns {
+            return Ok(false);
+        }
+        if self.is_budget_used() || !self.may_collapse(now_ns) {
+            self.pass.due.clear();
+            return Ok(false);
+        }
+        let Some(fact) = self.pass.due.pop_front() else { return Ok(false) };
+        // A survey may have been faster.
+        if self.memos.get(&fact.range).is_some_and(|memo| memo.ours || !memo.is_open()) {
+            return Ok(false);
+        }
+        let payer = self.payer_of(&fact);
+        let outcome = self.collapse(now_ns, &fact, payer)?;
+        match outcome {
+            CollapseOutcome::Done(duration_ns) => self.survey_done(fact.range, duration_ns),
+            CollapseOutcome::Enough => self.pass.due.clear(),
+            CollapseOutcome::Refused | CollapseOutcome::DryRun | CollapseOutcome::Unfit => {}
+        }
+        if matches!(outcome, CollapseOutcome::Done(_) | CollapseOutcome::Refused) {
+            // There was something to do.
+            self.pass.quiet = 0;
+            self.resume();
+        }
+        self.stop_if_stalled(now_ns);
+        Ok(matches!(outcome, CollapseOutcome::Done(_)))
     }
 
     /// When the next collapse may begin as far as making memory ready for it is concerned.
@@ -134,7 +177,7 @@ impl Engine {
     fn spend(&mut self, payer: Payer, cpu_ns: u64) {
         match payer {
             Payer::Surveys => self.pay(cpu_ns),
-            Payer::Passes => self.pace.spend(cpu_ns),
+            Payer::Passes => self.charge(cpu_ns),
         }
     }
 
@@ -181,6 +224,7 @@ impl Engine {
         let is_spared = self.idle.has_spare(now_ns);
         if is_spared {
             self.ready_pace.spend(cpu - looked);
+            self.accounts.charged_ns += cpu - looked;
         }
         let began = Instant::now();
         let result = self.target.advise(&[span], Advice::Collapse);
@@ -210,8 +254,7 @@ impl Engine {
             heat.became_huge();
         }
         if duration_ns > self.options.stall_ns {
-            // Once it is split, it is not tried again.
-            memo.refusals = REFUSALS_MAX;
+            memo.refuse_for_good();
         }
     }
 
@@ -232,17 +275,20 @@ impl Engine {
             return Err(HotError::NotPermitted { pid, doing });
         }
         let memo = self.memos.entry(range).or_default();
-        memo.refusals = if errno == Some(Errno::INVAL) { REFUSALS_MAX } else { memo.refusals + 1 };
+        // The machine, or the cgroup, has no room: the range is as good as others.
+        let is_short = matches!(errno, Some(Errno::NOMEM | Errno::BUSY));
+        match errno {
+            _ if is_short => self.short_until_ns = now_ns.saturating_add(SHORT_NS),
+            Some(Errno::INVAL) => memo.refuse_for_good(),
+            _ => memo.refuse(),
+        }
         let at_ms = self.at_ms(now_ns);
         self.ledger.note(&Entry::Refused {
             at_ms,
             address: range * RANGE,
             error: refusal_text(error),
         });
-        Ok(match errno {
-            Some(Errno::NOMEM) => CollapseOutcome::Enough,
-            _ => CollapseOutcome::Refused,
-        })
+        Ok(if is_short { CollapseOutcome::Enough } else { CollapseOutcome::Refused })
     }
 
     /// Splits one of our huge pages. Returns false if the kernel did not.
@@ -336,10 +382,8 @@ impl Engine {
         }
         for range in turn.into_iter().take(self.options.recheck_ranges) {
             if self.split_mapping(range)? {
-                let Memo { added_pages, refusals, .. } =
-                    self.memos.get(&range).copied().unwrap_or_default();
-                let memo = Memo { checked: true, added_pages, refusals, ..Memo::default() };
-                self.memos.insert(range, memo);
+                let memo = self.memos.entry(range).or_default();
+                *memo = memo.was_checked();
                 if let Some(heat) = self.heat.range_mut(range) {
                     heat.forget();
                 }

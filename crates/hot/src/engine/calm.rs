@@ -75,7 +75,25 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use hiroma_policy::huge::RangeFacts;
+
+    use super::super::Phase;
     use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn what_is_due_is_dropped_while_memory_is_short() {
+        let options = Options { ledger: None, ..Options::default() };
+        let mut engine = match Engine::new(std::process::id(), options, 0) {
+            Ok(engine) if engine.backend() == Backend::Bpf => engine,
+            Ok(_) => return hiroma_testkit::skip!(Bpf, "another backend"),
+            Err(error) => return hiroma_testkit::skip!(Machine, "{error}"),
+        };
+        engine.calm = Calm { look_at_ns: u64::MAX, is_short: true, ..Calm::default() };
+        engine.pass.due.push_back(RangeFacts::default());
+        assert_eq!(engine.step(1).unwrap().collapsed, 0);
+        assert!(engine.pass.due.is_empty() && matches!(engine.phase, Phase::Idle));
+    }
 
     #[test]
     fn pressure_and_swapping_are_recognized() {

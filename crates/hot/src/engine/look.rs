@@ -6,9 +6,11 @@ use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_sys::hot::target::{Advice, Span};
 use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
 
-use super::{Engine, Memo};
+use super::Engine;
+use super::memo::Memo;
 use crate::bits::{self, PageBits};
 use crate::error::HotError;
+use crate::machine;
 
 /// Surveys in which a range is left out after pages of it were found to be shared: a collapse would
 /// copy them for one of the processes.
@@ -56,10 +58,24 @@ fn fit(present: &PageBits, exclusive: &PageBits, zeros: &PageBits, growth: Growt
 }
 
 impl Engine {
+    /// Memory of the process as far as it is known, without what collapsing has added.
+    pub(super) fn resident_bytes(&self) -> u64 {
+        let accounts = &self.accounts;
+        let seen = self.pass.present_pages * PAGE as u64;
+        accounts.resident_at_begin.max(accounts.resident_now).max(seen)
+    }
+
+    /// Passes do not see all of it: surveys judge the completely present ranges.
+    pub(super) fn note_resident(&mut self) {
+        if let Ok(bytes) = machine::resident_bytes(self.target.pid()) {
+            self.accounts.resident_now = bytes.saturating_sub(self.accounts.grown_bytes);
+        }
+    }
+
     /// Bytes that collapsing may still add to the process's memory.
     pub(super) fn growth_room(&self) -> u64 {
-        let permille = u128::from(self.options.settings.growth_permille);
-        let most = u128::from(self.resident_bytes()) * permille / 1000;
+        let ppm = u128::from(self.options.settings.growth_ppm);
+        let most = u128::from(self.resident_bytes()) * ppm / 1_000_000;
         most.min(u128::from(u64::MAX)) as u64 - self.accounts.grown_bytes.min(most as u64)
     }
 
@@ -124,28 +140,37 @@ impl Engine {
         let free = memo.added_pages.max(memo.lacked);
         let growth = Growth { free, room_bytes: self.growth_room() };
         let fit = if self.is_never { Fit::Gone } else { self.look(range, growth)? };
-        let Fit::Fits { missing } = fit else {
-            let memo = self.memos.entry(range).or_default();
-            (memo.ours, memo.is_split) = (false, false);
-            if let Some(heat) = self.heat.range_mut(range) {
-                heat.forget();
-            }
-            return Ok(false);
-        };
-        self.memos.entry(range).or_default().is_split = false;
         let span = Span { start: range * EXTENT as u64, len: EXTENT as u64 };
-        if self.target.advise(&[span], Advice::Collapse).is_ok() {
-            let added = missing.saturating_sub(free);
-            self.memos.entry(range).or_default().added_pages += added;
-            self.accounts.grown_bytes += u64::from(added) * PAGE as u64;
+        let missing = match fit {
+            Fit::Fits { missing } => {
+                self.target.advise(&[span], Advice::Collapse).is_ok().then_some(missing)
+            }
+            Fit::Shared | Fit::Gone => None,
+        };
+        let memo = self.memos.entry(range).or_default();
+        (memo.ours, memo.is_split) = (missing.is_some(), false);
+        match missing {
+            Some(missing) => {
+                let added = missing.saturating_sub(free);
+                memo.added_pages += added;
+                self.accounts.grown_bytes += u64::from(added) * PAGE as u64;
+            }
+            None => {
+                if let Some(heat) = self.heat.range_mut(range) {
+                    heat.forget();
+                }
+            }
         }
-        Ok(true)
+        Ok(missing.is_some())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use hiroma_sys::vm::{Access, Advise, Reservation};
+
     use super::*;
+    use crate::options::Options;
 
     const ROOM: Growth = Growth { free: 0, room_bytes: u64::MAX };
 
@@ -155,6 +180,41 @@ mod tests {
             rest @ 1..64 => (1 << rest) - 1,
             _ => u64::MAX,
         })
+    }
+
+    /// An engine of this process; none, and a reported skip, without the rights.
+    fn engine() -> Option<Engine> {
+        let options = Options { ledger: None, ..Options::default() };
+        match Engine::new(std::process::id(), options, 0) {
+            Ok(engine) => Some(engine),
+            Err(error) => {
+                hiroma_testkit::skip!(Machine, "{error}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn range_that_does_not_become_huge_again_spoils_a_trial() {
+        let memory = Reservation::new(EXTENT, EXTENT, Access::ReadWrite).unwrap();
+        hiroma_sys::vm::fill(memory.base(), EXTENT, 1);
+        let Some(mut engine) = engine() else { return };
+        let range = (memory.base() / EXTENT) as u64;
+        let memo = engine.memos.entry(range).or_default();
+        (memo.ours, memo.is_split) = (true, true);
+        // The page map does not show that.
+        memory.advise(memory.base(), EXTENT, Advise::NoHuge).unwrap();
+        assert!(!engine.collapse_again(range).unwrap());
+        assert_eq!(engine.usage().huge_bytes, 0);
+    }
+
+    #[test]
+    fn growth_is_a_share_of_what_passes_do_not_see_too() {
+        let Some(mut engine) = engine() else { return };
+        engine.accounts.resident_at_begin = 0;
+        assert_eq!(engine.growth_room(), 0);
+        engine.note_resident();
+        assert!(engine.growth_room() > 0);
     }
 
     #[test]

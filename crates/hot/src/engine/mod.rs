@@ -11,19 +11,20 @@ mod act;
 mod calm;
 mod idle;
 mod look;
+mod memo;
 mod renew;
 mod survey;
 mod try_out;
 mod types;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use hiroma_policy::huge::{Planner, RangeFacts, Reason, Situation, Stall, Verdict, Window};
 use hiroma_policy::pace::{BURDEN_PER_PAGE_NS, Pace};
 use hiroma_sys::hot::maps;
 use hiroma_sys::hot::target::{self, Target};
-use hiroma_units::{EXTENT, PAGE};
+use hiroma_units::EXTENT;
 
 pub use types::{ActivePage, State, Step, Usage};
 
@@ -36,6 +37,7 @@ use crate::machine;
 use crate::options::Options;
 use crate::readiness::Readiness;
 use crate::tracker::{self, RangeView, RoundCost, Tracker};
+use memo::Memo;
 use survey::Surveys;
 
 /// Rounds in a pass, unless there are few ranges.
@@ -44,18 +46,16 @@ const ROUNDS_PER_PASS: usize = 16;
 const RANGES_PER_ROUND_MIN: usize = 32;
 
 /// Share of one processor that making memory ready may take while a processor is idle, in
-/// millionths, and the credit for it. A hypervisor takes milliseconds for each huge page, in which
+/// millionths. A hypervisor takes milliseconds for each huge page, in which
 /// the process is not held up, and hot ranges should not wait for minutes. Where all processors are
 /// busy, it is paid for like the collapse.
 const READY_PPM: u64 = 200_000;
-const READY_CREDIT_NS: u64 = 200_000_000;
+/// The same as a multiple of what collapsing may take, where that is divided among processes.
+const READY_TIMES: u64 = 4;
 
 /// Minimum number of passes before managing may settle: over fewer windows, rarely touched pages
 /// look cold.
 const SETTLE_PASSES_MIN: u64 = 10;
-
-/// With fewer free huge pages on the machine, cold ranges are split although that frees no memory.
-const SCARCE_HUGE_PAGES: u64 = 64;
 
 enum Phase {
     Idle,
@@ -71,37 +71,6 @@ enum Phase {
     },
 }
 
-/// What is remembered about a range apart from its heat.
-#[derive(Clone, Copy, Default)]
-struct Memo {
-    /// We made it huge.
-    ours: bool,
-    /// How often the kernel refused to make it huge.
-    refusals: u8,
-    /// Checks in a row that found it cold while huge.
-    cold_checks: u8,
-    /// It was split to check its pages.
-    checked: bool,
-    /// It was touched when it was last watched as a huge page.
-    in_use: bool,
-    /// Pages that collapsing has added to the process's memory and that were not seen to be freed
-    /// again.
-    added_pages: u16,
-    /// It was split for a trial.
-    is_split: bool,
-    /// Pages that it lacked right after that.
-    lacked: u16,
-    /// Surveys for which it is left out because other processes map pages of it.
-    shared: u8,
-}
-
-impl Memo {
-    /// Whether a collapse may be tried.
-    fn is_open(&self) -> bool {
-        self.refusals < act::REFUSALS_MAX && self.shared == 0
-    }
-}
-
 /// One iteration over all ranges.
 #[derive(Default)]
 struct Pass {
@@ -113,13 +82,22 @@ struct Pass {
     /// Passes so far, and those in a row that found nothing to do.
     number: u64,
     quiet: u16,
+    /// Ranges that the last one has decided to collapse, the hottest first. The next one begins
+    /// when there are none.
+    due: VecDeque<RangeFacts>,
 }
 
 /// What managing has cost.
 #[derive(Default)]
 struct Accounts {
     resident_at_begin: u64,
+    /// As of the last pass, without what collapsing has added.
+    resident_now: u64,
     grown_bytes: u64,
+    /// Processor time of this step that was taken from a share.
+    charged_ns: u64,
+    /// When refusals are forgotten.
+    forget_at_ns: u64,
     rounds: u64,
     last_round: RoundCost,
     /// The round whose window is open.
@@ -157,6 +135,8 @@ pub struct Engine {
     /// When the machine's setting of transparent huge pages is read again; whether it was `never`.
     setting_at_ns: u64,
     is_never: bool,
+    /// Until when nothing is collapsed because there was no room for a huge page.
+    short_until_ns: u64,
     phase: Phase,
     state: State,
     pass: Pass,
@@ -212,7 +192,8 @@ impl Engine {
             attempts: 0,
             setting_at_ns: 0,
             is_never: false,
-            ready_pace: Pace::new(READY_PPM, READY_CREDIT_NS, now_ns),
+            short_until_ns: 0,
+            ready_pace: Pace::new(READY_PPM, options.burst_ns, now_ns),
             readiness: if options.make_ready { Readiness::new() } else { Readiness::off() },
             surveys,
             phase: Phase::Idle,
@@ -276,6 +257,8 @@ impl Engine {
     /// Those of the tracker. That the process ended is not an error but [`State::Gone`].
     pub fn step(&mut self, now_ns: u64) -> Result<Step, HotError> {
         let began = Instant::now();
+        let cpu = hiroma_sys::cpu::thread_ns();
+        self.accounts.charged_ns = 0;
         let mut step = Step {
             next_ns: u64::MAX,
             state: State::Tracking,
@@ -293,6 +276,9 @@ impl Engine {
             Err(error) if error.is_gone() || self.target.is_ending() => self.gone(now_ns)?,
             other => other?,
         }
+        // Decisions, and looks at the machine.
+        let spent = hiroma_sys::cpu::thread_ns() - cpu;
+        self.pace.spend(spent.saturating_sub(self.accounts.charged_ns));
         step.next_ns = self.next_ns(now_ns + elapsed_ns(&began));
         step.state = self.state.clone();
         Ok(step)
@@ -300,6 +286,8 @@ impl Engine {
 
     fn advance(&mut self, now_ns: u64, began: &Instant, step: &mut Step) -> Result<(), HotError> {
         if self.has_trial(now_ns) {
+            // It was asked for, and takes more than any share.
+            self.accounts.charged_ns = u64::MAX;
             return self.try_on(now_ns);
         }
         match self.state {
@@ -314,7 +302,13 @@ impl Engine {
             }
             State::Settled | State::Tracking => {}
         }
-        step.collapsed += u32::from(self.collapse_due(now_ns)?);
+        if self.is_calm(now_ns) {
+            step.collapsed += u32::from(self.collapse_due(now_ns)?);
+            step.collapsed += u32::from(self.collapse_next(now_ns)?);
+        } else {
+            // A collapse takes memory where that is short.
+            self.drop_due();
+        }
         if matches!(self.state, State::Stopped(_)) {
             return Ok(());
         }
@@ -336,7 +330,8 @@ impl Engine {
             if self.is_surveying() {
                 self.open_survey(now_ns, began)?;
             }
-            if self.state == State::Tracking && matches!(self.phase, Phase::Idle) {
+            let is_open = matches!(self.phase, Phase::Idle) && self.pass.due.is_empty();
+            if self.state == State::Tracking && is_open {
                 self.open_window(now_ns, began)?;
             }
         }
@@ -361,9 +356,16 @@ impl Engine {
             (State::Gone | State::Stopped(_), _) => u64::MAX,
             (_, Phase::Watching { until_ns, .. } | Phase::Surveying { until_ns, .. }) => *until_ns,
             (State::Settled, _) => self.wake_ns,
+            (State::Tracking, Phase::Idle) if !self.pass.due.is_empty() => u64::MAX,
             (State::Tracking, Phase::Idle) => self.next_round_ns(now_ns),
         };
-        survey_ns.min(pass_ns)
+        survey_ns.min(pass_ns).min(self.next_due_ns(now_ns))
+    }
+
+    /// Deducts processor time from the share of tracking.
+    fn charge(&mut self, cpu_ns: u64) {
+        self.pace.spend(cpu_ns);
+        self.accounts.charged_ns = self.accounts.charged_ns.saturating_add(cpu_ns);
     }
 
     /// When both shares, of what tracking takes itself and of what it costs the process, and the
@@ -384,7 +386,7 @@ impl Engine {
     fn open_window(&mut self, now_ns: u64, began: &Instant) -> Result<(), HotError> {
         let cpu = hiroma_sys::cpu::thread_ns();
         if self.pass.turn >= self.pass.ranges.len() {
-            self.begin_pass()?;
+            self.begin_pass(now_ns)?;
         }
         let rest = &self.pass.ranges[self.pass.turn..];
         let all = self.pass.ranges.len();
@@ -396,7 +398,7 @@ impl Engine {
         let ranges = rest[..count.min(rest.len())].to_vec();
         self.tracker.clear(&self.layout, &ranges)?;
         let spent = hiroma_sys::cpu::thread_ns() - cpu;
-        self.pace.spend(spent);
+        self.charge(spent);
         self.accounts.opened =
             RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
         let until_ns = now_ns + elapsed_ns(began) + self.window.ns();
@@ -405,15 +407,18 @@ impl Engine {
     }
 
     /// Updates where the process's memory is.
-    fn begin_pass(&mut self) -> Result<(), HotError> {
+    fn begin_pass(&mut self, now_ns: u64) -> Result<(), HotError> {
         self.check_image()?;
+        self.forget_refusals(now_ns);
         let pid = self.target.pid();
         self.layout = Layout::of(&maps::of(pid).map_err(HotError::of(pid, "read /proc/PID/maps"))?);
         self.pass.ranges.clear();
         self.tracker.populated(&self.layout, &mut self.pass.ranges)?;
-        // With a budget, surveys collapse only what is clearly hot, and passes judge the rest.
-        let is_limited = self.options.settings.budget_bytes != u64::MAX;
-        if let Some(surveys) = self.surveys.as_ref().filter(|_| !is_limited) {
+        self.note_freed();
+        // Where the budget limits, surveys collapse only what is clearly hot, and passes judge the
+        // rest.
+        let is_tight = self.is_tight();
+        if let Some(surveys) = self.surveys.as_ref().filter(|_| !is_tight) {
             self.pass.ranges.retain(|&range| !surveys.judges(range));
             self.heat.retain(|range| !surveys.judges(range));
         }
@@ -447,6 +452,7 @@ impl Engine {
         for view in self.views.iter().filter(|view| view.huge) {
             self.memos.entry(view.range).or_default().in_use = !bits::is_empty(&view.touched);
         }
+        self.note_small();
         // The processor has to look up each page that is in use again, within the window or later.
         let in_use: u64 = self
             .views
@@ -455,7 +461,7 @@ impl Engine {
             .sum();
         self.burden.spend(in_use * BURDEN_PER_PAGE_NS);
         let counted = hiroma_sys::cpu::thread_ns();
-        self.pace.spend(counted - cpu);
+        self.charge(counted - cpu);
         self.pass.present_pages += present;
         self.pass.touched_pages += touched;
         self.pass.turn += ranges.len();
@@ -480,6 +486,7 @@ impl Engine {
             return Ok(());
         }
         self.credit_what_came_back();
+        self.note_resident();
         self.top_permille = self.heat.top_permille();
         let facts = self.facts();
         let situation = Situation {
@@ -506,11 +513,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Memory of the process as far as it is known.
-    fn resident_bytes(&self) -> u64 {
-        self.accounts.resident_at_begin.max(self.pass.present_pages * PAGE as u64)
-    }
-
     /// The facts of every range that has a page present.
     fn facts(&self) -> Vec<RangeFacts> {
         let is_scarce = self.is_scarce();
@@ -529,16 +531,6 @@ impl Engine {
             }
         };
         self.heat.ranges().map(of).collect()
-    }
-
-    /// Whether a huge page that is not needed is missing elsewhere.
-    fn is_scarce(&self) -> bool {
-        self.options.settings.budget_bytes != u64::MAX
-            || machine::free_huge_pages() < SCARCE_HUGE_PAGES
-    }
-
-    fn huge_ranges(&self) -> u64 {
-        self.memos.values().filter(|memo| memo.ours).count() as u64
     }
 
     /// The count from which a page that was watched for `windows` windows is hot.
@@ -590,12 +582,17 @@ impl Engine {
 
     /// Ends managing and closes the ledger with `why`. Huge pages remain; see [`Engine::undo`].
     pub fn finish(mut self, now_ns: u64, why: &str) -> Ledger {
+        self.leave(now_ns, why);
+        self.ledger
+    }
+
+    /// The last that is done before an engine is dropped.
+    pub(crate) fn leave(&mut self, now_ns: u64, why: &str) {
         self.abandon_trial();
         // These states have already recorded their end.
         if !matches!(self.state, State::Gone | State::Stopped(_)) {
             self.note_end(now_ns, why);
         }
-        self.ledger
     }
 }
 

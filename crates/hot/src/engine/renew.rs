@@ -76,6 +76,7 @@ impl Engine {
         (self.phase, self.state, self.wake_ns) = (Phase::Idle, State::Tracking, u64::MAX);
         (self.pass, self.trial) = (Pass::default(), try_out::TryOut::default());
         (self.accounts.grown_bytes, self.accounts.resident_at_begin) = (0, resident_bytes);
+        self.accounts.resident_now = 0;
         self.regroup.clear();
         (self.wanted_ranges, self.top_permille) = (0, 1000);
         let command = machine::command_of(pid);
@@ -83,12 +84,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the administrator allows huge pages: that may change while a process is managed.
+    /// Whether the administrator allows huge pages, which may change while a process is managed,
+    /// and there was room for one lately.
     pub(super) fn may_collapse(&mut self, now_ns: u64) -> bool {
         if now_ns >= self.setting_at_ns {
             self.setting_at_ns = now_ns.saturating_add(SETTING_NS);
             self.is_never = machine::is_never();
         }
-        !self.is_never
+        !self.is_never && now_ns >= self.short_until_ns
     }
 }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use hiroma_policy::huge::{RangeFacts, Survey, Window};
 use hiroma_policy::pace::{BURDEN_PER_PAGE_NS, Pace};
 use hiroma_sys::hot::maps;
-use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
+use hiroma_units::PAGES_PER_EXTENT;
 
 use super::act::{CollapseOutcome, Payer};
 use super::{Engine, Phase, elapsed_ns};
@@ -145,11 +145,12 @@ impl Engine {
             return Ok(());
         }
         ranges.retain(|range| refused.binary_search(range).is_err());
+        let window_ns = surveys.window.ns();
         let spent = hiroma_sys::cpu::thread_ns() - cpu;
-        self.pace.spend(spent);
+        self.charge(spent);
         self.accounts.opened =
             RoundCost { clear_ns: spent, ranges: ranges.len() as u64, ..RoundCost::default() };
-        let until_ns = now_ns + elapsed_ns(began) + surveys.window.ns();
+        let until_ns = now_ns + elapsed_ns(began) + window_ns;
         self.phase = Phase::Surveying { ranges, pages, until_ns };
         Ok(())
     }
@@ -190,6 +191,7 @@ impl Engine {
     /// Reads the sample, and decides which ranges are collapsed.
     pub(super) fn close_survey(&mut self, now_ns: u64) -> Result<(), HotError> {
         let phase = std::mem::replace(&mut self.phase, Phase::Idle);
+        let is_tight = self.is_tight();
         let (Phase::Surveying { ranges, pages, .. }, Some(surveys)) = (phase, &mut self.surveys)
         else {
             return Ok(());
@@ -216,19 +218,17 @@ impl Engine {
         let age_ns = surveys.age_at_begin_ns + now_ns.saturating_sub(self.began_ns);
         let mut due = Vec::new();
         surveys.survey.worthwhile(age_ns, &mut due);
-        let settings = &self.options.settings;
-        if settings.budget_bytes != u64::MAX {
+        if is_tight {
             // What is scarce is for what is really hot.
-            let window_ns = surveys.window.ns();
-            due.retain(|&(_, rate)| {
-                pages_per_window(rate, window_ns) >= settings.collapse_hot_pages
-            });
+            let (window_ns, least) =
+                (surveys.window.ns(), self.options.settings.collapse_hot_pages);
+            due.retain(|&(_, rate)| pages_per_window(rate, window_ns) >= least);
         }
         surveys.idle = surveys.idle.saturating_add(1);
         surveys.due = due.into();
         surveys.free_huge_pages = machine::free_huge_pages();
         let counted = hiroma_sys::cpu::thread_ns();
-        self.pace.spend(counted - cpu);
+        self.charge(counted - cpu);
         let round = &mut self.accounts.opened;
         (round.scan_ns, round.count_ns, round.present_pages, round.touched_pages) =
             (scanned - cpu, counted - scanned, watched, touched);
@@ -241,9 +241,7 @@ impl Engine {
     pub(super) fn collapse_due(&mut self, now_ns: u64) -> Result<bool, HotError> {
         let ready_ns = self.ready_at_ns(now_ns);
         let may_collapse = self.may_collapse(now_ns);
-        let budget_bytes = self.options.settings.budget_bytes;
-        let is_over_budget = budget_bytes != u64::MAX
-            && (self.huge_ranges() + 1).saturating_mul(EXTENT as u64) > budget_bytes;
+        let is_over_budget = self.is_budget_used();
         let Some(surveys) = &mut self.surveys else { return Ok(false) };
         if surveys.due.is_empty() || surveys.purse.next_ns(now_ns).max(ready_ns) > now_ns {
             return Ok(false);
@@ -262,13 +260,12 @@ impl Engine {
             ..RangeFacts::default()
         };
         let outcome = self.collapse(now_ns, &fact, Payer::Surveys)?;
+        if let CollapseOutcome::Done(duration_ns) = outcome {
+            self.survey_done(range, duration_ns);
+        }
         if let Some(surveys) = &mut self.surveys {
             match outcome {
-                CollapseOutcome::Done(duration_ns) => {
-                    surveys.survey.collapsed(range, duration_ns);
-                    surveys.free_huge_pages -= 1;
-                    surveys.idle = 0;
-                }
+                CollapseOutcome::Done(_) => surveys.idle = 0,
                 CollapseOutcome::DryRun | CollapseOutcome::Refused | CollapseOutcome::Unfit => {
                     surveys.survey.forget(range)
                 }
@@ -279,11 +276,42 @@ impl Engine {
         Ok(matches!(outcome, CollapseOutcome::Done(_)))
     }
 
+    /// A range that surveys judge, or may judge, has become huge.
+    pub(super) fn survey_done(&mut self, range: u64, duration_ns: u64) {
+        if let Some(surveys) = &mut self.surveys {
+            surveys.survey.collapsed(range, duration_ns);
+            surveys.free_huge_pages = surveys.free_huge_pages.saturating_sub(1);
+        }
+    }
+
     /// Deducts the time of a collapse from its share.
     pub(super) fn pay(&mut self, cpu_ns: u64) {
         match &mut self.surveys {
-            Some(surveys) => surveys.purse.spend(cpu_ns),
-            None => self.pace.spend(cpu_ns),
+            Some(surveys) => {
+                surveys.purse.spend(cpu_ns);
+                self.accounts.charged_ns = self.accounts.charged_ns.saturating_add(cpu_ns);
+            }
+            None => self.charge(cpu_ns),
+        }
+    }
+
+    /// Changes the share of surveys' collapses.
+    pub(super) fn set_purse_share(&mut self, share_ppm: u64) {
+        if let Some(surveys) = &mut self.surveys {
+            surveys.purse.set_share(share_ppm);
+        }
+    }
+
+    /// When the share of surveys' collapses allows one.
+    pub(super) fn purse_ns(&mut self, now_ns: u64) -> u64 {
+        self.surveys.as_mut().map_or(now_ns, |surveys| surveys.purse.next_ns(now_ns))
+    }
+
+    /// Forgets what was to be collapsed.
+    pub(super) fn drop_due(&mut self) {
+        self.pass.due.clear();
+        if let Some(surveys) = &mut self.surveys {
+            surveys.due.clear();
         }
     }
 }

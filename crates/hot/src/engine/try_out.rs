@@ -84,6 +84,8 @@ impl Engine {
         if !is_ready || !is_idle || self.options.dry_run || self.huge_ranges() == 0 {
             return false;
         }
+        // By the end of the trial these are no longer known to be hot.
+        self.drop_due();
         let trial = Trial::new(options);
         self.trial.running = Some(Running {
             trial,
@@ -111,8 +113,7 @@ impl Engine {
                 let began = Instant::now();
                 while elapsed_ns(&began) < STEP_NS {
                     let Some(range) = rest.pop() else { break };
-                    // A range that the process has unmapped, or whose collapse is refused now,
-                    // stays as it is.
+                    // A range that the process has unmapped stays as it is.
                     if huge {
                         now.is_spoilt |= !self.collapse_again(range)?;
                     } else {

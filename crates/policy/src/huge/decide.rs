@@ -18,9 +18,9 @@ pub struct Settings {
     pub windows_min: u16,
     /// Upper limit of the bytes in huge pages that the service made.
     pub budget_bytes: u64,
-    /// By how much collapsing may grow the process, in 1/1000 of what it had resident: pages of a
-    /// range that were not present before are present after the collapse.
-    pub growth_permille: u32,
+    /// By how much collapsing may grow the process, in millionths of what it had resident: pages of
+    /// a range that were not present before are present after the collapse.
+    pub growth_ppm: u32,
     /// Checks in a row that must find a huge range cold before it is split.
     pub cold_checks: u8,
     /// Maximum number of ranges collapsed in one step.
@@ -36,7 +36,7 @@ impl Default for Settings {
             hot_count_min: 2,
             windows_min: Settings::WINDOWS_MIN,
             budget_bytes: u64::MAX,
-            growth_permille: 5,
+            growth_ppm: 5_000,
             cold_checks: 2,
             collapses_per_step: 64,
         }
@@ -248,7 +248,7 @@ impl Planner {
         self.candidates
             .sort_by_key(|candidate| (candidate.missing, u16::MAX - candidate.hot, candidate.at));
         let growth_max =
-            u128::from(situation.resident_bytes) * u128::from(settings.growth_permille) / 1000;
+            u128::from(situation.resident_bytes) * u128::from(settings.growth_ppm) / 1_000_000;
         let growth_max = growth_max.min(u128::from(u64::MAX)) as u64;
         let mut grown = situation.grown_bytes;
         let mut free = situation.free_huge_pages;
@@ -412,7 +412,7 @@ mod tests {
         ) {
             facts.iter_mut().enumerate().for_each(|(at, fact)| fact.range = at as u64);
             let settings = Settings {
-                budget_bytes: budget * EXTENT as u64, growth_permille: growth, collapses_per_step: per_step, ..Settings::default()
+                budget_bytes: budget * EXTENT as u64, growth_ppm: growth * 1000, collapses_per_step: per_step, ..Settings::default()
             };
             let ours = facts.iter().filter(|fact| fact.ours).count() as u64;
             let resident: u64 = facts.iter().map(|fact| u64::from(fact.present) * PAGE as u64).sum();
