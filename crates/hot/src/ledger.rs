@@ -337,7 +337,19 @@ impl Ledger {
 
     /// Reads the newest ledger of process `pid`, also if another process manages it.
     pub fn read(dir: &LedgerDir, pid: u32) -> Result<Vec<Entry>, HotError> {
-        let path = dir.newest(pid).ok_or(HotError::NoLedger { pid })?;
+        Ledger::read_file(&dir.newest(pid).ok_or(HotError::NoLedger { pid })?, pid)
+    }
+
+    /// Reads the ledger of the process `pid` that started at `started`.
+    pub fn read_of(dir: &LedgerDir, pid: u32, started: u64) -> Result<Vec<Entry>, HotError> {
+        let path = dir.file(pid, started);
+        if !path.exists() {
+            return Err(HotError::NoLedger { pid });
+        }
+        Ledger::read_file(&path, pid)
+    }
+
+    fn read_file(path: &Path, pid: u32) -> Result<Vec<Entry>, HotError> {
         let file = File::open(path).map_err(|source| HotError::Io {
             pid,
             doing: "cannot read its ledger",
