@@ -77,6 +77,8 @@ fn invalid_serve_options_are_refused() {
         ("--budget", "1M", "less than one huge page"),
         ("--budget", "-1", "--budget"),
         ("--cpu", "0%", "is no share"),
+        ("--cpu", "-1%", "is no share"),
+        ("--collapse", "-5%", "is no share"),
         ("--cpu", "200%", "is no share"),
         ("--backend", "crystal-ball", "no way of tracking"),
     ] {
@@ -126,14 +128,23 @@ fn rules_choose_processes_that_do_not_register() {
     let shown = top();
     assert!(shown.contains("chosen") && !shown.contains(&format!("{}", left.pid)), "{shown}");
     // A mistake changes nothing, a correct file does.
-    let hang_up = || kill_process(Pid::from_child(&daemon.0), Signal::HUP).unwrap();
+    let signal = |signal| kill_process(Pid::from_child(&daemon.0), signal).unwrap();
+    let hang_up = || signal(Signal::HUP);
     fs::write(&policy, "[[rule]]\nleave = true\n").unwrap();
-    hang_up();
+    // Several at once are as good as one.
+    (0..50).for_each(|_| hang_up());
     wait_until("an answer", || top().contains("chosen"));
     fs::write(&policy, "[[rule]]\nname = 'left'\n").unwrap();
     hang_up();
     wait_until("the other process to get huge pages", || left.huge_bytes() > 0);
     wait_until("the first to be left alone", || top().contains("1 processes"));
+    signal(Signal::TERM);
+    wait_until("the daemon to end", || !socket.exists());
+    let explained = text(&common::hot::hot(&["explain", "--pid", &left.pid()]));
+    assert!(
+        explained.contains("ended: the daemon left it") && !explained.contains("was killed"),
+        "{explained}"
+    );
 }
 
 #[test]

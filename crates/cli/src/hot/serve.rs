@@ -57,8 +57,13 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "25%", allow_hyphen_values = true)]
     budget: SizeSpec,
     /// Share of one processor that tracking of all processes together may use
-    #[arg(long, value_name = "PERCENT", default_value = "1%")]
+    #[arg(long, value_name = "PERCENT", default_value = "1%", allow_hyphen_values = true)]
     cpu: Share,
+    /// Share of one processor that collapsing ranges whose pages are all present may use, of all
+    /// processes together, in addition to --cpu (where a hypervisor has taken back free memory, up
+    /// to four times as much to have it backed again, while a processor is idle)
+    #[arg(long, value_name = "PERCENT", default_value = "5%", allow_hyphen_values = true)]
+    collapse: Share,
     /// Path of the socket [default: /run/hiroma-hot.sock for root, $XDG_RUNTIME_DIR/hiroma-hot.sock
     /// for other users]
     #[arg(long, value_name = "PATH")]
@@ -83,6 +88,41 @@ pub struct Args {
     quiet: bool,
 }
 
+/// What signals say.
+struct Stop {
+    /// Readable after one.
+    pipe: UnixStream,
+    /// One of those that end the daemon.
+    ends: Arc<AtomicBool>,
+}
+
+impl Stop {
+    /// SIGHUP ends it unless it `rereads`.
+    fn of(rereads: bool) -> Result<Stop> {
+        let (pipe, signals) = UnixStream::pair().context("cannot make a socket pair")?;
+        pipe.set_nonblocking(true).context("cannot set up a socket pair")?;
+        let ends = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // The flag first: who reads the pipe looks at it afterwards.
+            if signal != SIGHUP || !rereads {
+                signal_hook::flag::register(signal, Arc::clone(&ends))
+                    .context("cannot take over the signals")?;
+            }
+            let signals = signals.try_clone().context("cannot copy a descriptor")?;
+            signal_hook::low_level::pipe::register(signal, signals)
+                .context("cannot take over the signals")?;
+        }
+        Ok(Stop { pipe, ends })
+    }
+
+    /// Whether all signals so far only asked to read the policy again. Takes them from the pipe:
+    /// several may have arrived at once.
+    fn is_only_hung_up(&mut self) -> bool {
+        while matches!(self.pipe.read(&mut [0; 64]), Ok(1..)) {}
+        !self.ends.load(Ordering::Relaxed)
+    }
+}
+
 /// Serves until a signal arrives.
 pub fn main(args: &Args) -> Result<ExitCode> {
     if args.status {
@@ -97,17 +137,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     }
     let rules = |path: &PathBuf| Rules::read(path).map_err(|error| refuse(error.to_string()));
     let selector = args.policy.as_ref().map(rules).transpose()?.map(Selector::new);
-    let (mut stop, signals) = UnixStream::pair().context("cannot make a socket pair")?;
-    let hung_up = Arc::new(AtomicBool::new(false));
-    if args.policy.is_some() {
-        signal_hook::flag::register(SIGHUP, Arc::clone(&hung_up))
-            .context("cannot take over the signals")?;
-    }
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        let signals = signals.try_clone().context("cannot copy a descriptor")?;
-        signal_hook::low_level::pipe::register(signal, signals)
-            .context("cannot take over the signals")?;
-    }
+    let mut stop = Stop::of(args.policy.is_some())?;
     let quiet = args.quiet;
     let log = Box::new(move |line: &str| {
         if !quiet {
@@ -122,6 +152,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         path,
         budget_ranges,
         cpu_ppm: args.cpu.ppm,
+        collapse_ppm: args.collapse.ppm,
         overdue_ns: OVERDUE_NS,
         selector,
         metrics: args.metrics.map(|_| metrics.clone()),
@@ -147,12 +178,10 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         daemon.path().display()
     );
     loop {
-        daemon.run(stop.as_fd()).context("cannot wait for requests")?;
-        let Some(path) = args.policy.as_ref().filter(|_| hung_up.swap(false, Ordering::Relaxed))
-        else {
+        daemon.run(stop.pipe.as_fd()).context("cannot wait for requests")?;
+        let Some(path) = args.policy.as_ref().filter(|_| stop.is_only_hung_up()) else {
             return Ok(ExitCode::SUCCESS);
         };
-        stop.read_exact(&mut [0]).context("cannot read from a socket pair")?;
         match Rules::read(path) {
             Ok(rules) => daemon.set_rules(rules),
             // A mistake in the file must not end what works.

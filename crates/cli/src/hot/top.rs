@@ -59,7 +59,13 @@ fn table(status: &Value) -> String {
     let bytes = |value: &Value| Bytes(value.as_u64().unwrap_or(0)).to_string();
     let none = Vec::new();
     let processes = status["processes"].as_array().unwrap_or(&none);
-    let count = processes.len();
+    let shown = processes.len();
+    // Daemons before this count said only how many they show.
+    let count = status["count"].as_u64().unwrap_or(shown as u64);
+    let count = match shown as u64 {
+        all if all == count => count.to_string(),
+        _ => format!("{shown} of {count}"),
+    };
     let title = format!("{count} processes, {} may be huge", bytes(&status["budget_bytes"]));
     let mut table = Table::new(title).number("pid", "").text("name").text("how");
     for name in ["used", "idle", "wanted", "share"] {
@@ -96,5 +102,7 @@ mod tests {
         let text = table(&json!({ "budget_bytes": 1 << 30, "processes": [process] }));
         assert!(text.contains("1 processes, 1GiB may be huge"), "{text}");
         assert!(text.contains("redis") && text.contains("4MiB"), "{text}");
+        let text = table(&json!({ "budget_bytes": 1, "count": 256, "processes": [{ "pid": 7 }] }));
+        assert!(text.contains("1 of 256 processes"), "{text}");
     }
 }

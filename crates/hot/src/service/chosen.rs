@@ -57,8 +57,8 @@ impl Daemon {
         if now < self.choose_at_ns {
             return;
         }
-        let wanted = selector.choose();
         let managed: BTreeSet<u32> = self.chosen.values().map(|member| member.pid).collect();
+        let wanted = selector.choose(&managed);
         let wanted = largest(wanted, |pid| managed.contains(&pid), chosen_max());
         let budgets: BTreeMap<u32, u64> =
             wanted.iter().map(|chosen| (chosen.pid, chosen.budget_bytes)).collect();
@@ -187,6 +187,7 @@ mod tests {
             path: dir.path().join("socket"),
             budget_ranges: 100,
             cpu_ppm: 10_000,
+            collapse_ppm: 50_000,
             overdue_ns: u64::MAX,
             selector: Some(Selector::new(rules("budget = '20M'"))),
             metrics: None,

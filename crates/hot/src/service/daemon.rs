@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use hiroma_policy::huge::shares::{Shares, Use};
+use hiroma_policy::huge::shares::{Shares, Use, by_weight};
 use hiroma_sys::cpu::now_ns;
 use hiroma_sys::notify;
 use hiroma_units::{EXTENT, PAGES_PER_EXTENT};
@@ -52,6 +52,8 @@ pub struct ServiceOptions {
     pub budget_ranges: u64,
     /// Share of one processor for all tracking together, in millionths.
     pub cpu_ppm: u64,
+    /// The same for all collapses of completely present ranges.
+    pub collapse_ppm: u64,
     /// A process that handles pages for longer than this is reported as stuck.
     pub overdue_ns: u64,
     /// Processes that are managed although they do not register.
@@ -456,8 +458,11 @@ impl Daemon {
         self.shares_at_ns = now + SHARES_INTERVAL_NS;
         let uses: Vec<(u64, Use)> =
             self.members().map(|(id, member)| (id, member.use_of_huge_pages())).collect();
-        let cpu_ppm = self.options.cpu_ppm / (uses.len() as u64).max(1);
-        for (id, share) in self.shares.round(self.options.budget_ranges, &uses) {
+        let weights: Vec<u64> = self.members().map(|(_, member)| member.watch.weight()).collect();
+        let cpu_ppm = by_weight(self.options.cpu_ppm, &weights);
+        let collapse_ppm = by_weight(self.options.collapse_ppm, &weights);
+        let shares = self.shares.round(self.options.budget_ranges, &uses);
+        for (at, (id, share)) in shares.into_iter().enumerate() {
             let registered = self.peers.get_mut(&id).and_then(|peer| peer.member.as_mut());
             let Some(member) = registered.or(self.chosen.get_mut(&id)) else { continue };
             let most = if member.wish.budget_bytes == 0 {
@@ -471,7 +476,8 @@ impl Daemon {
             } else {
                 0
             });
-            member.watch.set_cpu_ppm(cpu_ppm.max(1));
+            member.watch.set_cpu_ppm(cpu_ppm[at]);
+            member.watch.set_collapse_ppm(collapse_ppm[at]);
         }
         self.update_metrics();
     }

@@ -1,8 +1,10 @@
 //! What the daemon and its processes do, for Prometheus.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::AtomicU64;
 
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
@@ -21,6 +23,8 @@ pub struct Figures {
     pub huge_used_bytes: u64,
     pub huge_idle_bytes: u64,
     pub wanted_bytes: u64,
+    /// What huge pages gain, in thousandths of its processor time, once that was measured.
+    pub gain_permille: Option<i64>,
 }
 
 /// Gauges of one daemon.
@@ -32,6 +36,10 @@ pub struct Metrics {
     used: Family<OfProcess, Gauge>,
     idle: Family<OfProcess, Gauge>,
     wanted: Family<OfProcess, Gauge>,
+    gain: Family<OfProcess, Gauge<f64, AtomicU64>>,
+    cpu: Counter<f64, AtomicU64>,
+    /// Processor time that `cpu` covers.
+    cpu_ns: u64,
     known: BTreeSet<OfProcess>,
 }
 
@@ -46,6 +54,7 @@ impl Metrics {
             for family in [&self.share, &self.used, &self.idle, &self.wanted] {
                 family.remove(of);
             }
+            self.gain.remove(of);
         }
         self.known = now;
         for (of, figures) in processes {
@@ -53,7 +62,16 @@ impl Metrics {
             self.used.get_or_create(&of).set(gauge(figures.huge_used_bytes));
             self.idle.get_or_create(&of).set(gauge(figures.huge_idle_bytes));
             self.wanted.get_or_create(&of).set(gauge(figures.wanted_bytes));
+            if let Some(permille) = figures.gain_permille {
+                self.gain.get_or_create(&of).set(permille as f64 / 1000.0);
+            }
         }
+    }
+
+    /// Records the processor time that the daemon has taken so far.
+    pub fn set_cpu(&mut self, cpu_ns: u64) {
+        self.cpu.inc_by(cpu_ns.saturating_sub(self.cpu_ns) as f64 / 1e9);
+        self.cpu_ns = cpu_ns;
     }
 
     /// All of them, as they are served.
@@ -70,6 +88,18 @@ impl Metrics {
         ] {
             registry.register_with_unit(name, help, Unit::Bytes, family.clone());
         }
+        registry.register_with_unit(
+            "gain",
+            "Processor time that huge pages save a process, where that was measured",
+            Unit::Ratios,
+            self.gain.clone(),
+        );
+        registry.register_with_unit(
+            "cpu",
+            "Processor time of the daemon",
+            Unit::Seconds,
+            self.cpu.clone(),
+        );
         registry
     }
 }
@@ -89,7 +119,10 @@ mod tests {
             text
         };
         let of = OfProcess { pid: 7, name: "redis".to_owned() };
-        let figures = Figures { huge_used_bytes: 4 << 20, ..Figures::default() };
+        let figures =
+            Figures { huge_used_bytes: 4 << 20, gain_permille: Some(37), ..Figures::default() };
+        metrics.set_cpu(1_500_000_000);
+        metrics.set_cpu(2_500_000_000);
         metrics.set(1 << 30, vec![(of, figures)]);
         let shown = text(&metrics);
         assert!(
@@ -97,6 +130,8 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("hiroma_hot_processes 1"), "{shown}");
+        assert!(shown.contains("gain_ratios{pid=\"7\",name=\"redis\"} 0.037"), "{shown}");
+        assert!(shown.contains("hiroma_hot_cpu_seconds_total 2.5"), "{shown}");
         metrics.set(1 << 30, Vec::new());
         assert!(!text(&metrics).contains("redis"));
     }

@@ -1,7 +1,7 @@
 //! Which processes the daemon manages although they have not registered: rules in a file, and the
 //! processes of the machine that they choose.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -48,6 +48,15 @@ pub struct Rule {
     /// Limit of memory in huge pages for each process.
     #[serde(default, deserialize_with = "size")]
     pub budget: Option<Bytes>,
+}
+
+impl Rule {
+    /// The least resident memory. A process that is managed already is let go at half of it, so
+    /// that none comes and goes all the time: what is known of it is lost each time.
+    fn resident_min(&self, is_managed: bool) -> Bytes {
+        let Bytes(bytes) = self.resident_min.unwrap_or(RESIDENT_MIN);
+        Bytes(if is_managed { bytes / 2 } else { bytes })
+    }
 }
 
 fn yes() -> bool {
@@ -113,15 +122,14 @@ impl Rules {
 
     /// No process with less resident memory can be chosen.
     fn resident_min(&self) -> Bytes {
-        let of = |rule: &Rule| rule.resident_min.unwrap_or(RESIDENT_MIN);
-        self.rules.iter().map(of).min().unwrap_or(Bytes(u64::MAX))
+        self.rules.iter().map(|rule| rule.resident_min(true)).min().unwrap_or(Bytes(u64::MAX))
     }
 
     /// The rule for a process, of which the parents' facts are `family`: the process itself first.
-    fn rule(&self, family: &[&Facts]) -> Option<&Rule> {
+    fn rule(&self, family: &[&Facts], is_managed: bool) -> Option<&Rule> {
         let own = family.first()?;
         self.rules.iter().find(|rule| {
-            own.resident >= rule.resident_min.unwrap_or(RESIDENT_MIN)
+            own.resident >= rule.resident_min(is_managed)
                 && family
                     .iter()
                     .take(if rule.children { family.len() } else { 1 })
@@ -237,7 +245,8 @@ impl Selector {
     }
 
     /// Looks at all processes. Returns those that the rules choose, and that were not refused.
-    pub fn choose(&mut self) -> Vec<Chosen> {
+    /// `managed`: those that were chosen before.
+    pub fn choose(&mut self, managed: &BTreeSet<u32>) -> Vec<Chosen> {
         self.look();
         let own = std::process::id();
         let (facts, refused) = (&self.facts, &mut self.refused);
@@ -252,7 +261,8 @@ impl Selector {
                 && own_facts.is_complete
                 && refused.is_none_or(|refused| now >= refused.until_ns)
                 && machine::age_ns(own_facts.started) >= AGE_NS_MIN;
-            let rule = is_open.then(|| self.rules.rule(&family(facts, pid))).flatten()?;
+            let rule = || self.rules.rule(&family(facts, pid), managed.contains(&pid));
+            let rule = is_open.then(rule).flatten()?;
             let budget_bytes = rule.budget.map_or(0, |Bytes(bytes)| bytes);
             let Bytes(resident_bytes) = own_facts.resident;
             (!rule.leave).then_some(Chosen { pid, budget_bytes, resident_bytes })
@@ -336,11 +346,16 @@ mod tests {
              [[rule]]\nname = 'ja*'\nuser = '7'\nbudget = '1G'\n",
         )
         .unwrap();
-        let of = |facts: &Facts| rules.rule(&[facts]).map(|rule| rule.leave);
+        let of = |facts: &Facts| rules.rule(&[facts], false).map(|rule| rule.leave);
         assert_eq!(of(&facts("java", "/system.slice/backup.service/inner")), Some(true));
         assert_eq!(of(&facts("java", "/system.slice")), Some(false));
         assert_eq!(of(&Facts { uid: 8, ..facts("java", "/") }), None);
         assert_eq!(of(&Facts { resident: Bytes(1 << 20), ..facts("java", "/") }), None);
+        // Who is managed may shrink.
+        let smaller = Facts { resident: Bytes(40 << 20), ..facts("java", "/") };
+        assert_eq!(of(&smaller), None);
+        assert!(rules.rule(&[&smaller], true).is_some());
+        assert_eq!(rules.resident_min(), Bytes(32 << 20));
         assert_eq!(rules.rules[1].budget, Some(Bytes(1 << 30)));
     }
 
@@ -350,9 +365,9 @@ mod tests {
             rules(&format!("[[rule]]\nunit = 'redis.service'\nchildren = {children}\n")).unwrap()
         };
         let (parent, child) = (facts("redis", "/a/redis.service"), facts("sh", "/b"));
-        assert!(with(true).rule(&[&child, &parent]).is_some());
-        assert!(with(false).rule(&[&child, &parent]).is_none());
-        assert!(with(false).rule(&[&parent]).is_some());
+        assert!(with(true).rule(&[&child, &parent], false).is_some());
+        assert!(with(false).rule(&[&child, &parent], false).is_none());
+        assert!(with(false).rule(&[&parent], false).is_some());
     }
 
     #[test]
@@ -370,7 +385,7 @@ mod tests {
         let rules = rules("[[rule]]\nname = 'sleep'\nresident_min = '4K'\n").unwrap();
         let mut selector = Selector::new(rules);
         let found = |selector: &mut Selector| {
-            selector.choose().iter().any(|chosen| chosen.pid == child.id())
+            selector.choose(&BTreeSet::new()).iter().any(|chosen| chosen.pid == child.id())
         };
         assert!(!found(&mut selector), "too young");
         std::thread::sleep(std::time::Duration::from_nanos(AGE_NS_MIN + 100_000_000));

@@ -25,11 +25,13 @@ impl Daemon {
                 huge_used_bytes: bytes(used.active),
                 huge_idle_bytes: bytes(used.idle),
                 wanted_bytes: bytes(used.wanted),
+                gain_permille: member.watch.gain().and_then(Gain::permille),
             };
             (OfProcess { pid: member.pid, name: label_value(&name_of(member.pid)) }, figures)
         };
         let processes = self.members().map(|(_, member)| of(member)).collect();
         metrics.set(bytes(self.options.budget_ranges), processes);
+        metrics.set_cpu(hiroma_sys::cpu::thread_ns());
         self.options.metrics = Some(metrics);
     }
 
@@ -48,19 +50,11 @@ impl Daemon {
                 "idle_bytes": bytes(used.idle),
                 "wanted_bytes": bytes(used.wanted),
                 "gain": member.watch.gain().map(Gain::brief),
-                "gain_told": member.watch.gain().map(ToString::to_string),
             })
         };
         let mut processes: Vec<Value> = self.members().map(|(_, member)| of(member)).collect();
         processes.sort_by_key(|process| Reverse(process["used_bytes"].as_u64()));
-        let budget = bytes(self.options.budget_ranges);
-        loop {
-            let text = json!({ "budget_bytes": budget, "processes": processes }).to_string();
-            // The answer is one message: the smallest processes are left out.
-            if text.len() <= TEXT_MAX || processes.pop().is_none() {
-                return text;
-            }
-        }
+        within_message(bytes(self.options.budget_ranges), processes)
     }
 
     /// The managed processes, as text.
@@ -96,7 +90,34 @@ impl Daemon {
     }
 }
 
+/// The answer about `processes`. It is one message: the last of them are left out of it, but
+/// counted.
+fn within_message(budget_bytes: u64, mut processes: Vec<Value>) -> String {
+    let count = processes.len();
+    loop {
+        let text = json!({ "budget_bytes": budget_bytes, "count": count, "processes": processes })
+            .to_string();
+        if text.len() <= TEXT_MAX || processes.pop().is_none() {
+            return text;
+        }
+    }
+}
+
 /// Name of a process's first thread.
 fn name_of(pid: u32) -> String {
     proc::stat(pid).and_then(|stat| proc::name(&stat).map(str::to_owned)).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_that_do_not_fit_are_counted() {
+        let text = within_message(7, (0..2000).map(|pid| json!({ "pid": pid })).collect());
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let shown = answer["processes"].as_array().unwrap();
+        assert!(text.len() <= TEXT_MAX && shown.len() > 1000 && shown.len() < 2000);
+        assert_eq!((&answer["count"], &shown[0]["pid"]), (&json!(2000), &json!(0)));
+    }
 }

@@ -36,8 +36,16 @@ pub trait Watch {
     /// Changes how many ranges of 2 MiB the daemon may make huge.
     fn set_budget_ranges(&mut self, ranges: u64);
 
+    /// How much there is to watch: the processor time of all is divided by it.
+    fn weight(&self) -> u64 {
+        1
+    }
+
     /// Changes the share of one processor that watching may take, in millionths.
     fn set_cpu_ppm(&mut self, cpu_ppm: u64);
+
+    /// The same for collapsing completely present ranges.
+    fn set_collapse_ppm(&mut self, _collapse_ppm: u64) {}
 
     /// The pages to report to the process, by address.
     fn active_pages(&self) -> Vec<Page>;
@@ -48,6 +56,10 @@ pub type Open = Box<dyn FnMut(&Registration) -> Result<Box<dyn Watch>, HotError>
 
 /// How often a process that has settled is checked again.
 const RECHECK_NS: u64 = 5_000_000_000;
+/// A process that has settled needs this part of the processor time that others of its size get.
+const SETTLED_PART: u64 = 8;
+/// Processor time that may be spent ahead for each process: many may begin at once.
+const BURST_NS: u64 = 4_000_000;
 
 /// Engines for processes that register.
 #[derive(Clone, Debug)]
@@ -68,6 +80,7 @@ impl Engines {
                 backend: self.backend,
                 ledger: self.ledger.clone(),
                 recheck_ns: Some(RECHECK_NS),
+                burst_ns: BURST_NS,
                 dry_run: wish.mode == Mode::Notified,
                 told: wish.mode == Mode::Notified,
                 trial: self.trial,
@@ -88,9 +101,11 @@ struct EngineWatch {
 
 impl Drop for EngineWatch {
     /// A process does not stay without its huge pages because the daemon ends in the middle of a
-    /// trial.
+    /// trial, and its ledger says that this was no accident.
     fn drop(&mut self) {
-        self.engine.abandon_trial();
+        let is_alive = self.engine.target().is_alive();
+        let why = if is_alive { "the daemon left it" } else { "the process ended" };
+        self.engine.leave(now_ns(), why);
     }
 }
 
@@ -127,8 +142,20 @@ impl Watch for EngineWatch {
         self.engine.set_budget(ranges.saturating_mul(EXTENT as u64), now_ns());
     }
 
+    fn weight(&self) -> u64 {
+        if self.engine.is_left_alone(now_ns()) {
+            return 1;
+        }
+        let part = if self.engine.is_settled() { SETTLED_PART } else { 1 };
+        self.engine.memory_bytes() / part
+    }
+
     fn set_cpu_ppm(&mut self, cpu_ppm: u64) {
         self.engine.set_cpu_ppm(cpu_ppm);
+    }
+
+    fn set_collapse_ppm(&mut self, collapse_ppm: u64) {
+        self.engine.set_collapse_ppm(collapse_ppm);
     }
 
     fn active_pages(&self) -> Vec<Page> {

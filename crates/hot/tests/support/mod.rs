@@ -116,6 +116,7 @@ impl Served {
                 path: socket,
                 budget_ranges: 100,
                 cpu_ppm: 10_000,
+                collapse_ppm: 50_000,
                 overdue_ns,
                 log,
             };

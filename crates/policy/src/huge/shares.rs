@@ -35,6 +35,14 @@ pub fn fair_shares(budget: u64, uses: &[Use]) -> Vec<u64> {
     shares
 }
 
+/// Divides `total` by `weights`. Nobody gets nothing.
+pub fn by_weight(total: u64, weights: &[u64]) -> Vec<u64> {
+    let weight = |&weight: &u64| u128::from(weight.max(1));
+    let all: u128 = weights.iter().map(weight).sum();
+    let part = |each: &u64| (u128::from(total) * weight(each) / all) as u64;
+    weights.iter().map(|each| part(each).max(1)).collect()
+}
+
 /// Adds an equal part of what is left of the budget to every share, so that a process that finds
 /// new hot ranges need not wait for a round.
 fn add_room(budget: u64, shares: &mut [u64]) {
@@ -133,6 +141,14 @@ mod tests {
         assert_eq!(fair_shares(10, &[busy(0, 9), busy(0, 9), busy(0, 9)]), [4, 3, 3]);
         assert_eq!(fair_shares(0, &[busy(5, 5)]), [0]);
         assert_eq!(fair_shares(7, &[]), [0u64; 0]);
+    }
+
+    #[test]
+    fn weights_divide_all_and_leave_nobody_out() {
+        assert_eq!(by_weight(100, &[1, 3]), [25, 75]);
+        assert_eq!(by_weight(100, &[0, 0]), [50, 50]);
+        assert_eq!(by_weight(100, &[u64::MAX, 1]), [99, 1]);
+        assert_eq!(by_weight(100, &[]), [0u64; 0]);
     }
 
     #[test]
