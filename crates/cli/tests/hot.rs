@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use common::HIROMA;
 use common::hot::{Load, hot, manage_once, possible, text};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -269,6 +270,18 @@ fn invalid_options_are_refused_up_front() {
         assert_eq!(output.status.code(), Some(2), "{args:?}");
         assert!(text(&output.stderr).contains(args[4]), "{args:?}: {}", text(&output.stderr));
     }
+    // A value below zero is a value, and not an option.
+    for args in [
+        ["manage", "--pid", "1", "--growth", "-3%"],
+        ["manage", "--pid", "1", "--threshold", "-1"],
+        ["manage", "--pid", "1", "--stall", "-1ms"],
+        ["show", "--pid", "1", "--window", "-1s"],
+        ["run", "--keep", "-1s", "--", "true"],
+    ] {
+        let output = hot(&args);
+        let said = text(&output.stderr);
+        assert!(output.status.code() == Some(2) && said.contains("invalid value '-"), "{said}");
+    }
     for args in [
         ["--only", "magic"],
         ["--sizes", "3M"],
@@ -291,6 +304,23 @@ fn invalid_options_are_refused_up_front() {
     }
     let output = hot(&["manage", "--pid", "0"]);
     assert!(text(&output.stderr).contains("no process 0"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn run_says_at_once_that_a_program_is_not_managed() {
+    let mut run = Command::new(HIROMA)
+        .args(["hot", "run", "--", "sleep", "600"])
+        .env("HIROMA_HOT_PRETEND", "thp-never")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(run.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    // It is passed on to the program.
+    kill_process(Pid::from_child(&run), Signal::TERM).unwrap();
+    run.wait().unwrap();
+    assert!(said.contains("the program runs without huge pages of ours"), "{said}");
 }
 
 #[test]

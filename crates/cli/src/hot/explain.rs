@@ -100,6 +100,20 @@ fn told(pid: u32, entries: &[Entry], all: bool) -> String {
         ms(totals.split_ns),
         tracking(&totals),
     ));
+    text.push_str(&now_of(pid, resident_at_begin));
+    text
+}
+
+/// What the kernel says of the process now; nothing if it has ended.
+fn now_of(pid: u32, resident_at_begin: u64) -> String {
+    let mut text = String::new();
+    if let Ok(memory) = memory(pid) {
+        text.push_str(&format!(
+            "on huge pages {} of {} resident, whoever made them\n",
+            Bytes(memory.huge_bytes),
+            Bytes(memory.resident_bytes)
+        ));
+    }
     if let Ok(resident) = machine::resident_bytes(pid) {
         text.push_str(&format!(
             "resident      {} now, {} at the start\n",
@@ -169,6 +183,14 @@ impl How {
     }
 }
 
+/// Why a range was collapsed. A survey samples a few pages in one window, and counts no windows.
+fn heat(hot_pages: u16, windows: u16) -> String {
+    match windows {
+        0 => format!("by a survey: about {hot_pages} of 512 pages touched in a window"),
+        _ => format!("{hot_pages} of 512 pages hot in {windows} windows"),
+    }
+}
+
 /// One entry as text; for a dry run in the conditional, because nothing was done.
 fn line(entry: &Entry, how: How) -> String {
     let at = |at_ms: &u64| format!("{:>9.3} s  ", *at_ms as f64 / 1e3);
@@ -212,8 +234,9 @@ fn line(entry: &Entry, how: How) -> String {
                 How::Told => "hot enough to be huge",
             };
             format!(
-                "{}{address:012x} {done}: {hot_pages} of 512 pages hot in {windows} windows, {present_pages} present, +{}{took}",
+                "{}{address:012x} {done}: {}, {present_pages} present, +{}{took}",
                 at(at_ms),
+                heat(*hot_pages, *windows),
                 Bytes(*added_bytes)
             )
         }
@@ -303,6 +326,12 @@ mod tests {
                 && !text.contains("budget"),
             "{text}"
         );
+        let mut surveyed = collapse.clone();
+        let Entry::Collapse { windows, .. } = &mut surveyed else { panic!("another entry") };
+        *windows = 0;
+        let text = told(std::process::id(), &[begin(false, false), surveyed], true);
+        assert!(text.contains("by a survey: about 200 of 512 pages"), "{text}");
+        assert!(text.contains("\non huge pages "), "{text}");
         let text = told(std::process::id(), &[begin(true, false), collapse], true);
         assert!(
             text.contains("budget 0B, a dry run") && text.contains("would be collapsed"),

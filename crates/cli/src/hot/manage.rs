@@ -128,6 +128,11 @@ pub fn manage(
     }
     let huge = engine.usage().huge_bytes;
     let pid = engine.target().pid();
+    // Who has not seen it meanwhile sees it now.
+    let gain = match engine.gain() {
+        Some(gain) if !told => format!("huge pages: {gain}; "),
+        _ => String::new(),
+    };
     let ledger = engine.finish(clock.now_ns(), &why);
     let totals = ledger.totals();
     let verb = if dry_run { "would become" } else { "became" };
@@ -136,7 +141,7 @@ pub fn manage(
         totals.collapses.saturating_sub(totals.splits + totals.checks + huge / EXTENT as u64);
     let tracking_ns = totals.clear_ns + totals.scan_ns + totals.count_ns;
     let text = format!(
-        "{why}: {} ranges {verb} huge ({}), {} of them were split and {unmapped} unmapped since, {} are huge now; {} refused, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms after {:.0} of making memory ready; \
+        "{gain}{why}: {} ranges {verb} huge ({}), {} of them were split and {unmapped} unmapped since, {} are huge now; {} refused, memory +{}; {:.1} s, tracking {:.0} ms, collapsing {:.0} ms after {:.0} of making memory ready; \
          hiroma hot explain --pid {pid}",
         totals.collapses,
         Bytes(totals.collapses * EXTENT as u64),

@@ -25,7 +25,7 @@ use hiroma_run::signals::Signals;
 #[derive(clap::Args)]
 pub struct Args {
     /// Time to wait before checking again when there is nothing to do
-    #[arg(long, value_name = "TIME", value_parser = parse_time, default_value = "5s")]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = parse_time, default_value = "5s")]
     keep: Duration,
     #[command(flatten)]
     managing: Managing,
@@ -51,27 +51,35 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let over = Arc::new(AtomicBool::new(false));
     let manager = {
         let (over, number) = (Arc::clone(&over), child.id());
-        std::thread::Builder::new().name("hiroma-hot".into()).spawn(move || -> Result<Ended> {
+        std::thread::Builder::new().name("hiroma-hot".into()).spawn(move || {
             let clock = Clock::start();
-            let engine = Engine::new(number, options, clock.now_ns())?;
-            manage(engine, &clock, || over.load(Ordering::Relaxed), false)
+            let engine = match Engine::new(number, options, clock.now_ns()) {
+                Ok(engine) => engine,
+                // A program that ends early is not an error of this command.
+                Err(error) if error.is_gone() => return Ok(None),
+                Err(error) => {
+                    // Now, and not when the program ends.
+                    show::say(&format!("the program runs without huge pages of ours: {error}"));
+                    return Ok(None);
+                }
+            };
+            manage(engine, &clock, || over.load(Ordering::Relaxed), false).map(Some)
         })
     };
     let ending = signals.pass_on_until_end(pid, || {}).context("cannot wait for the program")?;
     over.store(true, Ordering::Relaxed);
-    let told = match manager {
+    let told: Result<Option<Ended>> = match manager {
         Ok(thread) => thread.join().unwrap_or_else(|_| Err(anyhow!("the manager failed"))),
         Err(error) => Err(error).context("cannot start the manager's thread"),
     };
     match told {
-        Ok(ended) if !args.managing.quiet => show::say(&ended.text),
+        Ok(Some(ended)) if !args.managing.quiet => show::say(&ended.text),
         Ok(_) => {}
-        // A program that ends early is not an error of this command.
         Err(error)
             if error
                 .downcast_ref::<hiroma_hot::HotError>()
                 .is_some_and(hiroma_hot::HotError::is_gone) => {}
-        Err(error) => show::say(&format!("the program ran without huge pages of ours: {error:#}")),
+        Err(error) => show::say(&format!("managing the program ended: {error:#}")),
     }
     Ok(ending.imitate())
 }
