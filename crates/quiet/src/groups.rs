@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 use hiroma_sys::host::cgroup::memory_controller;
 use hiroma_sys::host::proc;
 
+/// A group that reaches its limit fewer times in a while is not named as a problem.
+pub(crate) const HITS_MIN: u64 = 100;
+/// Number of groups that are named.
+pub(crate) const NAMED: usize = 3;
 /// Maximum number of groups that are looked at.
 const GROUPS_MAX: usize = 4096;
 
@@ -48,6 +52,14 @@ impl Groups {
         groups.sort_by_key(|(path, hits)| (std::cmp::Reverse(*hits), path.clone()));
         groups
     }
+
+    /// The few among them that are a problem.
+    pub fn often_since(&self, before: &Groups) -> Vec<(PathBuf, u64)> {
+        let mut groups = self.since(before);
+        groups.retain(|(_, hits)| *hits >= HITS_MIN);
+        groups.truncate(NAMED);
+        groups
+    }
 }
 
 /// `memory.failcnt` of version 1; `high` and `max` of `memory.events.local` of version 2.
@@ -77,9 +89,10 @@ mod tests {
         assert_eq!(before.0[Path::new("/a")], 7);
         assert_eq!(before.0[Path::new("/b/c")], 5);
         make("a", "memory.failcnt", "17\n");
-        make("d", "memory.failcnt", "30\n");
+        make("d", "memory.failcnt", "130\n");
         let after = Groups::below(root.path());
-        assert_eq!(after.since(&before), [("/d".into(), 30), ("/a".into(), 10)]);
+        assert_eq!(after.since(&before), [("/d".into(), 130), ("/a".into(), 10)]);
+        assert_eq!(after.often_since(&before), [("/d".into(), 130)]);
         assert!(Groups::below(Path::new("/no/such/place")).0.is_empty());
     }
 }

@@ -212,11 +212,11 @@ fn tables(recording: &Recording) -> Vec<Table> {
             .into_iter()
             .chain(recording.cores.iter().map(|core| figures(core.stolen_ns as f64 / 1e6))),
     );
-    for core in recording.cores.iter().filter(|core| !core.programs.is_empty()) {
+    for core in recording.cores.iter().filter(|core| !core.longest.is_empty()) {
         let named = core
-            .programs
+            .longest
             .iter()
-            .map(|(name, ns)| format!("{name} {} ms", figures(*ns as f64 / 1e6)));
+            .map(|(name, _, ns)| format!("{name} {} ms", figures(*ns as f64 / 1e6)));
         stolen.note(format!(
             "most processor time on cpu {}: {}",
             core.cpu,
@@ -386,7 +386,7 @@ mod tests {
             p99_permille: 5000,
             max_permille: 5000,
             parts,
-            programs: vec![("kswapd0".to_owned(), 4_000_000)],
+            longest: vec![("kswapd0".to_owned(), TaskKind::Kswapd, 4_000_000)],
         };
         let loss = Loss {
             stalled_ns: 0,
@@ -408,6 +408,7 @@ mod tests {
             quanta: vec![quanta],
             samples: Vec::new(),
             events: vec![("kswapd ran", 7), ("silence", 0)],
+            groups: Vec::new(),
         }
     }
 

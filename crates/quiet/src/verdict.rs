@@ -1,6 +1,7 @@
 //! What a recording comes to, in one sentence: how much was stolen, by whom, and what would help.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use hiroma_sys::quiet::tasks::TaskKind;
 
@@ -16,6 +17,8 @@ enum Thief {
     Programs,
     Hypervisor,
     Kernel,
+    /// Interrupts or the hypervisor: not told apart.
+    Unknown,
 }
 
 impl Thief {
@@ -25,7 +28,8 @@ impl Thief {
             | Part::DirectReclaim
             | Part::DirectCompaction => Thief::Reclaim,
             Part::Task(TaskKind::Program) | Part::GoneTask => Thief::Programs,
-            Part::Steal | Part::InterruptsOrSteal | Part::Unseen => Thief::Hypervisor,
+            Part::Steal | Part::Unseen => Thief::Hypervisor,
+            Part::InterruptsOrSteal => Thief::Unknown,
             Part::Task(TaskKind::Khugepaged | TaskKind::Writeback | TaskKind::Kernel)
             | Part::Interrupts => Thief::Kernel,
             // Without the meter there would be neither.
@@ -39,6 +43,7 @@ impl Thief {
             Thief::Programs => "other programs",
             Thief::Hypervisor => "the hypervisor or the firmware",
             Thief::Kernel => "interrupts and kernel threads",
+            Thief::Unknown => "interrupts or the hypervisor",
         }
     }
 
@@ -55,16 +60,31 @@ impl Thief {
             Thief::Kernel => {
                 "move interrupts to other processors (/proc/irq/N/smp_affinity), or isolate some (isolcpus, nohz_full)"
             }
+            Thief::Unknown => {
+                "not known before they are told apart, which root can do (sudo hiroma quiet measure)"
+            }
         }
     }
 }
 
 /// The sentence.
 pub fn verdict(recording: &Recording) -> String {
-    verdict_of(&recording.cores)
+    verdict_of(&recording.cores, &recording.groups)
 }
 
-fn verdict_of(cores: &[CoreNoise]) -> String {
+/// What would give the time back.
+fn remedy(thief: Thief, groups: &[(PathBuf, u64)]) -> String {
+    match (thief, groups.first()) {
+        // A daemon cannot do anything about that.
+        (Thief::Reclaim, Some((path, hits))) => format!(
+            "raise the limit of the control group {}, which it reached {hits} times",
+            path.display()
+        ),
+        _ => thief.remedy().to_owned(),
+    }
+}
+
+fn verdict_of(cores: &[CoreNoise], groups: &[(PathBuf, u64)]) -> String {
     let wall_ns: u64 = cores.iter().map(|core| core.wall_ns).sum();
     let share = |ns: u64| format!("{:.2} %", ns as f64 * 100.0 / wall_ns.max(1) as f64);
     let mut by_thief: BTreeMap<Thief, u64> = BTreeMap::new();
@@ -75,8 +95,10 @@ fn verdict_of(cores: &[CoreNoise]) -> String {
                 *by_thief.entry(thief).or_default() += ns;
             }
         }
-        for (name, ns) in &core.programs {
-            *by_program.entry(name).or_default() += ns;
+        for (name, kind, ns) in &core.longest {
+            if *kind == TaskKind::Program {
+                *by_program.entry(name).or_default() += ns;
+            }
         }
     }
     let stolen_ns: u64 = by_thief.values().sum();
@@ -102,7 +124,7 @@ fn verdict_of(cores: &[CoreNoise]) -> String {
         "{stolen} of the time was stolen, {} of it by {named}{reclaim}. What would give back up to {}: {}.",
         share(most_ns),
         share(most_ns),
-        thief.remedy()
+        remedy(thief, groups)
     )
 }
 
@@ -123,39 +145,50 @@ mod tests {
             p99_permille: 1000,
             max_permille: 1000,
             parts: parts.iter().copied().collect(),
-            programs: vec![("dd".to_owned(), 5)],
+            longest: vec![
+                ("kworker/0:1".to_owned(), TaskKind::Kernel, 9),
+                ("dd".to_owned(), TaskKind::Program, 5),
+            ],
         }
     }
 
     #[test]
     fn reclaim_is_named_with_its_remedy() {
-        let said = verdict_of(&[core(&[
+        let cores = [core(&[
             (Part::Task(TaskKind::Kswapd), 30_000_000),
             (Part::DirectReclaim, 10_000_000),
             (Part::Steal, 5_000_000),
-        ])]);
+        ])];
+        let said = verdict_of(&cores, &[]);
         assert!(
             said.starts_with("4.50 % of the time was stolen, 4.00 % of it by reclaim"),
             "{said}"
         );
         assert!(said.contains("hiroma quiet serve"), "{said}");
+        let said = verdict_of(&cores, &[("/app".into(), 700)]);
+        assert!(said.contains("control group /app") && !said.contains("quiet serve"), "{said}");
     }
 
     #[test]
     fn noise_without_reclaim_is_said_to_be_so() {
-        let said = verdict_of(&[core(&[(Part::Task(TaskKind::Program), 80_000_000)])]);
+        let said = verdict_of(&[core(&[(Part::Task(TaskKind::Program), 80_000_000)])], &[]);
         assert!(said.contains("`dd`; none of it is reclaim") && said.contains("taskset"), "{said}");
-        let said =
-            verdict_of(&[core(&[(Part::Steal, 80_000_000), (Part::DirectReclaim, 1_000_000)])]);
+        let said = verdict_of(
+            &[core(&[(Part::Steal, 80_000_000), (Part::DirectReclaim, 1_000_000)])],
+            &[],
+        );
         assert!(said.contains("hypervisor") && said.contains("0.10 % is reclaim"), "{said}");
+        // Without BPF, on a kernel that does not account interrupts.
+        let said = verdict_of(&[core(&[(Part::InterruptsOrSteal, 80_000_000)])], &[]);
+        assert!(said.contains("root can do") && !said.contains("another host"), "{said}");
     }
 
     #[test]
     fn little_noise_needs_nothing() {
         assert!(
-            verdict_of(&[core(&[(Part::Interrupts, 100_000)])])
+            verdict_of(&[core(&[(Part::Interrupts, 100_000)])], &[])
                 .ends_with("nothing has to be done.")
         );
-        assert_eq!(verdict_of(&[core(&[(Part::Meter, 100_000)])]), "Nothing was stolen.");
+        assert_eq!(verdict_of(&[core(&[(Part::Meter, 100_000)])], &[]), "Nothing was stolen.");
     }
 }

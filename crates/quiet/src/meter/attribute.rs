@@ -104,12 +104,12 @@ pub struct CoreNoise {
     pub max_permille: u64,
     /// They add up to `stolen_ns`.
     pub parts: BTreeMap<Part, u64>,
-    /// The programs that had the processor longest.
-    pub programs: Vec<(String, u64)>,
+    /// The tasks that had the processor longest, by name: kernel threads, too.
+    pub longest: Vec<(String, TaskKind, u64)>,
 }
 
-/// Number of programs that are named.
-const PROGRAMS: usize = 5;
+/// Number of tasks that are named.
+const NAMED: usize = 5;
 
 impl CoreNoise {
     /// The stolen time whose cause is known.
@@ -204,7 +204,7 @@ pub(super) fn core_noise(cpu: usize, method: Method, seen: &Seen, beside: &Besid
         } else {
             from_books(stolen, seen.waited_ns, beside)
         },
-        programs: programs(&beside.tasks),
+        longest: longest(&beside.tasks),
     }
 }
 
@@ -260,15 +260,17 @@ fn is_meter_thread(task: &Task) -> bool {
     task.name == METER_THREAD
 }
 
-fn programs(tasks: &[(Task, u64)]) -> Vec<(String, u64)> {
-    let mut by_name: BTreeMap<&str, u64> = BTreeMap::new();
+fn longest(tasks: &[(Task, u64)]) -> Vec<(String, TaskKind, u64)> {
+    let mut by_name: BTreeMap<(&str, TaskKind), u64> = BTreeMap::new();
     let others =
         tasks.iter().filter(|(task, _)| !is_meter_thread(task) && task.tid != std::process::id());
-    others.for_each(|(task, ns)| *by_name.entry(&task.name).or_insert(0) += ns);
-    let mut named: Vec<(String, u64)> =
-        by_name.into_iter().map(|(name, ns)| (name.to_owned(), ns)).collect();
-    named.sort_by_key(|&(_, ns)| std::cmp::Reverse(ns));
-    named.truncate(PROGRAMS);
+    others.for_each(|(task, ns)| {
+        *by_name.entry((task.name.as_str(), task.kind)).or_insert(0) += ns;
+    });
+    let mut named: Vec<(String, TaskKind, u64)> =
+        by_name.into_iter().map(|((name, kind), ns)| (name.to_owned(), kind, ns)).collect();
+    named.sort_by_key(|&(_, _, ns)| std::cmp::Reverse(ns));
+    named.truncate(NAMED);
     named
 }
 

@@ -19,7 +19,7 @@ pub mod work;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -29,6 +29,7 @@ use hiroma_sys::quiet::memory::{MemoryInfo, Pressure, pressure};
 use hiroma_sys::quiet::noise::{MemoryEvents, Probe, Ran};
 use hiroma_sys::quiet::tasks::{self, CpuTimes, Task, TaskKind};
 
+use crate::groups::Groups;
 pub use attribute::{CoreNoise, Part};
 pub use core::{Detail, Quantum};
 
@@ -120,6 +121,8 @@ pub struct Recording {
     pub samples: Vec<Sample>,
     /// By how much the counters of [`EVENTS`] increased.
     pub events: Vec<(&'static str, u64)>,
+    /// Control groups that often reached limits of their own, and how often; most first.
+    pub groups: Vec<(PathBuf, u64)>,
 }
 
 /// Readings before and after.
@@ -129,6 +132,7 @@ struct Books {
     memory: Option<MemoryInfo>,
     events: Option<MemoryEvents>,
     pressure: Option<Pressure>,
+    groups: Groups,
 }
 
 impl Books {
@@ -152,6 +156,7 @@ impl Books {
             memory,
             events: probe.map(Probe::memory_events),
             pressure: pressure(Path::new("/")),
+            groups: Groups::read(),
         }
     }
 }
@@ -298,6 +303,7 @@ fn measure_with(
             memory,
             samples,
             events,
+            groups: after.groups.often_since(&before.groups),
         })
     })
 }
