@@ -15,7 +15,7 @@ use hiroma_sys::quiet::tasks::{self, CpuTimes, TaskKind};
 use crate::daemon::{Lock, Pins};
 use crate::error::QuietError;
 use crate::fillers::{Filler, Fillers};
-use crate::groups::Groups;
+use crate::groups::{self, Groups};
 
 /// A lower fill rate does not matter.
 const FILL_BYTES_S_MIN: u64 = 32 << 20;
@@ -23,9 +23,6 @@ const FILL_BYTES_S_MIN: u64 = 32 << 20;
 const LASTS_S: u64 = 60;
 /// A processor that is idle for this share, in thousandths, has room for reclaim.
 const SPARE_PERMILLE: u64 = 500;
-/// A control group that reaches its limit fewer times is not named as a problem.
-const GROUP_HITS_MIN: u64 = 100;
-const GROUPS_NAMED: usize = 3;
 /// A process that moves this share of all bytes, in thousandths, is named.
 const NAMED_PERMILLE: u64 = 300;
 
@@ -44,6 +41,8 @@ pub struct Evidence {
     pub free_bytes: u64,
     /// Largest first; only those that this user may inspect.
     pub fillers: Vec<Filler>,
+    /// Whether that is all of them.
+    pub sees_all_programs: bool,
     /// Network mounts, and the bytes per second that each moves.
     pub network: Vec<(NetworkMount, u64)>,
     /// Idle time of each processor, in thousandths.
@@ -64,8 +63,8 @@ pub enum Remedy {
     Run(Filler),
     /// Keep kswapd on these processors, which have time to spare.
     PinKswapd(Vec<usize>),
-    /// Reclaim early.
-    Serve,
+    /// Reclaim early, off the processors on which programs run: all others have time to spare.
+    Serve(Vec<usize>),
     /// A control group reclaims because its own limit is too low.
     RaiseLimit(PathBuf),
     /// Neither a spare processor nor early reclaim is available: only less cache helps.
@@ -142,6 +141,7 @@ fn evidence(before: &Books, after: &Books, fillers: &Fillers) -> Evidence {
         large_bytes_s: per_s(grown("nr_file_hugepages") << 21),
         free_bytes: memory::free().0,
         fillers: fillers.largest_first(per_s),
+        sees_all_programs: rustix::process::geteuid().is_root(),
         network: network(&before.network, &after.network)
             .into_iter()
             .map(|(mount, bytes)| (mount, per_s(bytes)))
@@ -186,9 +186,9 @@ impl Evidence {
     pub fn remedies(&self) -> Vec<Remedy> {
         let lasts_s = self.free_bytes.checked_div(self.fill_bytes_s).unwrap_or(u64::MAX);
         let soon = self.fill_bytes_s >= FILL_BYTES_S_MIN && lasts_s < LASTS_S;
-        let limited = self.groups.iter().filter(|(_, hits)| *hits >= GROUP_HITS_MIN);
+        let limited = self.groups.iter().filter(|(_, hits)| *hits >= groups::HITS_MIN);
         let limited: Vec<Remedy> =
-            limited.map(|(path, _)| Remedy::RaiseLimit(path.clone())).take(GROUPS_NAMED).collect();
+            limited.map(|(path, _)| Remedy::RaiseLimit(path.clone())).take(groups::NAMED).collect();
         if !self.is_reclaiming() && !soon {
             return if limited.is_empty() { vec![Remedy::Nothing] } else { limited };
         }
@@ -203,7 +203,8 @@ impl Evidence {
             remedies.push(Remedy::PinKswapd(spare.clone()));
         }
         if self.can_reclaim && !spare.is_empty() {
-            remedies.push(Remedy::Serve);
+            let cpus = self.idle_permille.iter().map(|one| one.0);
+            remedies.push(Remedy::Serve(cpus.filter(|cpu| !spare.contains(cpu)).collect()));
         }
         remedies.extend(limited);
         if remedies.is_empty() {
@@ -242,7 +243,13 @@ impl Evidence {
                 mib(filler.bytes_s)
             ));
         }
-        for (path, hits) in self.groups.iter().take(GROUPS_NAMED) {
+        if !self.sees_all_programs {
+            lines.push(
+                "what programs of other users move is not seen: run this as root for that"
+                    .to_owned(),
+            );
+        }
+        for (path, hits) in self.groups.iter().take(groups::NAMED) {
             lines.push(format!(
                 "the control group {} reached its own limit {hits} times: it reclaims whatever the machine has free",
                 path.display()
@@ -272,7 +279,10 @@ impl Remedy {
                 let list = show_list(cpus);
                 format!("keep kswapd on processors {list}, which have time to spare: sudo hiroma quiet advise --apply")
             }
-            Remedy::Serve => "reclaim before the kernel has to: sudo hiroma quiet serve --app-cpus LIST".to_owned(),
+            Remedy::Serve(cpus) => {
+                let list = show_list(cpus);
+                format!("reclaim before the kernel has to: sudo hiroma quiet serve --app-cpus {list}")
+            }
             Remedy::RaiseLimit(path) => {
                 let group = path.display();
                 format!(
@@ -347,10 +357,13 @@ mod tests {
         let remedies = busy().remedies();
         let Remedy::Run(filler) = &remedies[0] else { panic!("{remedies:?}") };
         assert_eq!(filler.name, "cp");
-        assert_eq!(remedies[1..], [Remedy::PinKswapd(vec![3]), Remedy::Serve]);
-        assert!(busy().lines()[3].contains("cp (process 7) moves 800 MiB/s"));
+        assert_eq!(remedies[1..], [Remedy::PinKswapd(vec![3]), Remedy::Serve(vec![0, 1, 2])]);
+        assert!(remedies[2].describe().ends_with("quiet serve --app-cpus 0-2"), "{remedies:?}");
+        let lines = busy().lines();
+        assert!(lines[3].contains("cp (process 7) moves 800 MiB/s"), "{lines:?}");
+        assert!(lines[4].contains("run this as root"), "{lines:?}");
         let pinned = Evidence { kswapd_cpus: vec![3], fillers: Vec::new(), ..busy() };
-        assert_eq!(pinned.remedies(), [Remedy::Serve]);
+        assert_eq!(pinned.remedies(), [Remedy::Serve(vec![0, 1, 2])]);
     }
 
     #[test]

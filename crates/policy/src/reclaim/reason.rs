@@ -49,6 +49,11 @@ impl Reason {
         )
     }
 
+    /// Whether nothing is reclaimed for a while although it is wanted.
+    pub fn is_pause(&self) -> bool {
+        matches!(self, Reason::CameBack { .. } | Reason::Short { .. } | Reason::Paused { .. })
+    }
+
     /// A one-word name for figures.
     pub fn name(&self) -> &'static str {
         match self {

@@ -3,6 +3,7 @@
 
 mod behind;
 mod observe;
+mod pauses;
 mod spare;
 mod state;
 mod wait;
@@ -26,10 +27,12 @@ use hiroma_sys::quiet::reclaim::{Mechanism, Reclaimed, is_final};
 use hiroma_sys::quiet::tasks;
 
 use crate::error::QuietError;
+use crate::groups::Groups;
 use crate::metrics::Metrics;
 use crate::settings::{load, path, save, show};
 use behind::Behind;
 use observe::Observer;
+use pauses::{Pauses, Telling};
 use spare::Spare;
 pub use state::{Lock, Pins, restore};
 use wait::Changes;
@@ -47,6 +50,8 @@ const WAKE_NS: u64 = 500_000_000;
 /// After this many batches that the kernel reported as done without reclaiming anything, no more
 /// are requested.
 const HOLLOW_MAX: u32 = 3;
+/// How often control groups are looked at.
+const GROUPS_NS: u64 = 60_000_000_000;
 /// Maximum interval between reports of what was reclaimed.
 const ACCOUNT_NS: u64 = 10_000_000_000;
 
@@ -88,6 +93,8 @@ pub struct Daemon {
     cannot_compact: bool,
     /// Where reclaim runs, unless that was said.
     spare: Option<Spare>,
+    /// When control groups were looked at, and what they said.
+    groups: (u64, Groups),
     metrics: Metrics,
     _endpoint: Option<Endpoint>,
     /// The order matters: threads are released before the lock is.
@@ -106,6 +113,7 @@ struct Looked {
 struct Account {
     node: u32,
     last: Reason,
+    pauses: Pauses,
     why: Option<Reason>,
     since_ns: u64,
     got_pages: u64,
@@ -205,6 +213,7 @@ impl Daemon {
             compacting: None,
             cannot_compact: false,
             spare: (app_cpus.is_empty() && !dry_run).then(|| Spare::new(all)),
+            groups: (now_ns(), Groups::read()),
             metrics,
             _endpoint: endpoint,
             _pins: pins,
@@ -238,6 +247,7 @@ impl Daemon {
                 }
             }
             self.drop_behind(now, &verdicts);
+            self.watch_groups(now);
             for verdict in verdicts {
                 self.act(verdict, stop);
             }
@@ -301,6 +311,23 @@ impl Daemon {
             ));
             self.told_behind = (bytes, now);
         }
+    }
+
+    /// Reports control groups that reclaim by themselves: nothing here can keep them from it.
+    fn watch_groups(&mut self, now: u64) {
+        let (looked_ns, before) = &self.groups;
+        if now.saturating_sub(*looked_ns) < GROUPS_NS {
+            return;
+        }
+        let seconds = (now - looked_ns) / 1_000_000_000;
+        let groups = Groups::read();
+        for (path, hits) in groups.often_since(before) {
+            (self.log)(&format!(
+                "the control group {} reached its own limit {hits} times within {seconds} s: it reclaims whatever the machine has free; only a higher limit helps",
+                path.display()
+            ));
+        }
+        self.groups = (now, groups);
     }
 
     /// Carries out a verdict, batch by batch.
@@ -404,6 +431,7 @@ impl Daemon {
             self.accounts.push(Account {
                 node,
                 last: reason,
+                pauses: Pauses::default(),
                 why: None,
                 since_ns: now,
                 got_pages: 0,
@@ -414,12 +442,17 @@ impl Daemon {
         };
         let is_new = !account.last.is_like(&reason);
         account.last = reason;
+        let would = if self.dry_run { "(dry run) " } else { "" };
+        match account.pauses.note(now, &reason) {
+            Telling::Usual => {}
+            Telling::Nothing => return,
+            Telling::End(text) => return (self.log)(&format!("node {node}: {would}{text}")),
+        }
         // Reclaim is reported later, with its amount.
         let told_later = matches!(reason, Reason::Filling { .. } | Reason::FillingBusy { .. })
             && !self.dry_run
             && self.reclaim.is_some();
         if is_new && reason.is_notable() && !told_later {
-            let would = if self.dry_run { "(dry run) " } else { "" };
             (self.log)(&format!("node {node}: {would}{reason}"));
         }
     }
