@@ -4,17 +4,18 @@
 //! The file has no name, so nothing is left behind. Whole chunks bypass the page cache where the file
 //! system allows it: memory is short when they are written.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
 
 use hiroma_far_wire::CHUNK;
 use hiroma_sys::hugepool::{HugePool, PoolRange};
+use hiroma_sys::scratch;
 use hiroma_units::PAGE;
-use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate, statvfs};
+use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, statvfs};
 use twox_hash::XxHash3_64;
 
 use crate::session::lock;
@@ -48,12 +49,16 @@ struct Slots {
 impl Spill {
     /// A file in `dir`, of up to `most` bytes, or of half of what is free there.
     pub fn open(dir: &Path, most: Option<u64>) -> io::Result<Spill> {
-        let unnamed = OFlags::TMPFILE.bits() as i32;
-        let file = OpenOptions::new().read(true).write(true).custom_flags(unnamed).open(dir)?;
-        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let bypassing = OFlags::DIRECT.bits() as i32;
-        let direct = OpenOptions::new().read(true).write(true).custom_flags(bypassing).open(path);
-        let direct = direct.or_else(|_| file.try_clone())?;
+        let file = File::from(scratch::create(&scratch::directory(dir)?, false)?);
+        Spill::of(file, dir, most)
+    }
+
+    fn of(file: File, dir: &Path, most: Option<u64>) -> io::Result<Spill> {
+        // Where that is not possible, the page cache takes some of the memory that is to be freed.
+        let direct = match scratch::again_direct(&file) {
+            Some(direct) => direct.into(),
+            None => file.try_clone()?,
+        };
         let most = match most {
             Some(most) => most,
             None => {
@@ -192,6 +197,8 @@ fn sums_of(pool: &HugePool, at: usize) -> io::Result<Box<[u64; PAGES]>> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::OFlags;
+
     use super::*;
 
     fn content(seed: u8) -> Vec<u8> {
@@ -201,8 +208,15 @@ mod tests {
     #[test]
     fn chunks_come_back_as_they_were() {
         let pool = HugePool::new(2 * CHUNK).unwrap();
-        for dir in ["/var/tmp", "/dev/shm"] {
-            let spill = Spill::open(Path::new(dir), Some(3 * CHUNK as u64)).unwrap();
+        let most = Some(3 * CHUNK as u64);
+        let open = |dir: &str| Spill::open(Path::new(dir), most).unwrap();
+        // As on file systems where every file has a name at first.
+        let dir = Path::new("/var/tmp");
+        let place = scratch::directory(dir).unwrap();
+        let named = scratch::create_and_unlink(&place, OFlags::empty()).unwrap();
+        let named = Spill::of(named.into(), dir, most).unwrap();
+        let spills = [open("/var/tmp"), open("/dev/shm"), named];
+        for (number, spill) in spills.iter().enumerate() {
             pool.copy_in(0, &content(1)).unwrap();
             pool.copy_in(CHUNK, &content(2)).unwrap();
             let first = spill.store(&pool, 0).unwrap();
@@ -219,7 +233,7 @@ mod tests {
             spill.load(&second, &pool, 0).unwrap();
             let mut back = vec![0; CHUNK];
             pool.copy_out(PoolRange { at: 0, len: CHUNK }, &mut back).unwrap();
-            assert!(back == expected, "{dir}");
+            assert!(back == expected, "{number}");
             // Slots are used again, and there are no more than allowed.
             let third = spill.store(&pool, 0).unwrap();
             assert!(spill.store(&pool, 0).is_err());

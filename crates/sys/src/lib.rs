@@ -24,6 +24,7 @@ pub mod notify;
 pub mod private;
 pub mod private_table;
 pub mod quiet;
+pub mod scratch;
 pub mod shared;
 pub mod signals;
 pub mod slabmem;

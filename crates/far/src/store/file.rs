@@ -19,12 +19,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hiroma_sys::frame::FrameBuf;
+use hiroma_sys::scratch;
 use hiroma_sys::uring::{Direction, Finished, Piece};
 use hiroma_units::{Bytes, Loc};
-use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatvfs, ftruncate, openat,
-    statx, unlinkat,
-};
+use rustix::fs::{fstatvfs, ftruncate};
 use rustix::process::{Resource, getrlimit};
 
 use super::clerk::Clerk;
@@ -94,8 +92,7 @@ impl FileStore {
     ) -> Result<FileStore, StoreError> {
         let name = format!("file:{}", dir.display());
         let config = |reason: String| StoreError::Config { store: name.clone(), reason };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let dir = openat(CWD, dir, flags, Mode::empty()).map_err(|error| {
+        let dir = scratch::directory(dir).map_err(|error| {
             config(format!(
                 "it cannot be used ({error}): name a directory that exists, as in file:/var/tmp"
             ))
@@ -163,45 +160,9 @@ fn free_bytes(dir: &OwnedFd) -> io::Result<u64> {
 
 /// Creates an unnamed sparse file of `len` bytes, for direct I/O if possible.
 fn create(dir: &OwnedFd, len: u64) -> io::Result<File> {
-    let mode = Mode::RUSR | Mode::WUSR;
-    let unnamed = |extra: OFlags| {
-        openat(
-            dir,
-            ".",
-            OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE | OFlags::EXCL | extra,
-            mode,
-        )
-    };
-    let file = unnamed(OFlags::DIRECT)
-        .or_else(|_| unnamed(OFlags::empty()))
-        .or_else(|_| create_and_unlink(dir, OFlags::DIRECT))
-        .or_else(|_| create_and_unlink(dir, OFlags::empty()))?;
-    if !takes_pages(&file) {
-        fcntl_setfl(&file, fcntl_getfl(&file)? & !OFlags::DIRECT)?;
-    }
+    let file = scratch::create(dir, true)?;
     ftruncate(&file, len)?;
     Ok(file.into())
-}
-
-/// For file systems without unnamed files.
-fn create_and_unlink(dir: &OwnedFd, extra: OFlags) -> rustix::io::Result<OwnedFd> {
-    let name = format!(".hiroma-{}-{:x}", std::process::id(), hiroma_sys::cpu::now_ns());
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::EXCL | extra;
-    let file = openat(dir, &name, flags, Mode::RUSR | Mode::WUSR);
-    // If O_DIRECT is refused, the file may have been created all the same.
-    let _ = unlinkat(dir, &name, AtFlags::empty());
-    file
-}
-
-/// Whether direct I/O of pages works, as far as the kernel (Linux 6.1) reports that.
-fn takes_pages(file: &OwnedFd) -> bool {
-    match statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
-        Ok(stat) if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
-            let page = 1..=hiroma_units::PAGE as u32;
-            page.contains(&stat.stx_dio_mem_align) && page.contains(&stat.stx_dio_offset_align)
-        }
-        _ => true,
-    }
 }
 
 impl Store for FileStore {

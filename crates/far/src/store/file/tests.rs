@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::blocks::{Reserved, WARM_CHUNKS_MAX};
@@ -67,7 +68,7 @@ fn directory_stays_empty_while_in_use() {
         let store = FileStore::new(dir.path(), 8192, Some(1 << 20)).unwrap();
         let mut channel = store.open(Purpose::Write).unwrap();
         write_now(&mut *channel, &content(3, 8192), 1).unwrap();
-        let _named = create_and_unlink(&store.shared.dir, OFlags::empty()).unwrap();
+        let _named = scratch::create_and_unlink(&store.shared.dir, OFlags::empty()).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }
