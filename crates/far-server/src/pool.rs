@@ -52,7 +52,7 @@ struct Books {
     /// Chunks from here on have never been used.
     untouched: u32,
     /// Chunks that were freed by a session and still contain its data: only that session may get
-    /// them without clearing.
+    /// them without clearing. There is an entry for each session that is there.
     warm: BTreeMap<u64, Vec<u32>>,
     used: usize,
     reserved: usize,
@@ -343,10 +343,21 @@ impl Pool {
         self.taken.notify_all();
     }
 
-    /// Discards the content of a session's free chunks when the session is gone.
+    /// Free chunks of a session keep their memory from now on.
+    pub fn keep_warm(&self, owner: u64) {
+        self.books().warm.entry(owner).or_default();
+    }
+
+    /// Discards the content of a session's free chunks when the session is gone, and of those that
+    /// somebody still holds, when they are free.
     pub fn cool(&self, owner: u64) {
-        self.discard_each(|books| books.warm.get_mut(&owner).and_then(Vec::pop));
-        self.books().warm.remove(&owner);
+        self.discard_each(|books| {
+            let next = books.warm.get_mut(&owner).and_then(Vec::pop);
+            if next.is_none() {
+                books.warm.remove(&owner);
+            }
+            next
+        });
     }
 
     fn discard(&self, number: u32) {
@@ -358,8 +369,8 @@ impl Pool {
         {
             let mut books = self.books();
             let is_short = books.is_short;
-            let warm = books.warm.entry(owner).or_default();
-            if warm.len() < WARM_CHUNKS_MAX && !is_short {
+            let warm = books.warm.get_mut(&owner);
+            if let Some(warm) = warm.filter(|warm| warm.len() < WARM_CHUNKS_MAX && !is_short) {
                 warm.push(number);
                 books.used -= 1;
                 return;
@@ -481,6 +492,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| pool.keep_ready(&stopping));
             for _ in 0..20 {
+                pool.keep_warm(1);
                 let lent: Vec<Arc<Chunk>> =
                     (0..2 * READY_CHUNKS).map(|_| take().unwrap()).collect();
                 let mut numbers: Vec<u32> = lent.iter().map(|chunk| number(chunk)).collect();
@@ -503,6 +515,7 @@ mod tests {
         let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let who = tenant("", &Quotas::default());
         pool.enter(&who);
+        pool.keep_warm(1);
         let first = pool.take(1, &who, false).unwrap();
         ours.write_all(b"secret").unwrap();
         pool.memory.receive(theirs.as_fd(), range(number(&first), 0, 6), &mut [], true).unwrap();
@@ -514,6 +527,25 @@ mod tests {
             ours.read_exact(&mut seen).unwrap();
             assert_eq!(&seen, expected);
         }
+    }
+
+    #[test]
+    fn chunks_that_outlive_their_session_keep_no_memory() {
+        let pool = Pool::new(4, None).unwrap();
+        let who = tenant("", &Quotas::default());
+        pool.enter(&who);
+        pool.keep_warm(1);
+        let mut chunks: Vec<_> = (0..3).map(|_| pool.take(1, &who, false).unwrap()).collect();
+        drop(chunks.pop());
+        assert_eq!(pool.resident(), 3, "for its next request");
+        // Others may hold chunks when the session ends: whoever writes them to the file.
+        pool.cool(1);
+        assert_eq!(pool.resident(), 2);
+        drop(chunks);
+        assert_eq!((pool.resident(), pool.usage().used), (0, 0));
+        assert!(pool.books().warm.is_empty());
+        let all: Vec<_> = (0..4).map(|_| pool.take(2, &who, false)).collect();
+        assert!(all.iter().all(Result::is_ok), "all can be lent");
     }
 
     #[test]

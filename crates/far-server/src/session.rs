@@ -122,6 +122,7 @@ impl Session {
         pool: &Arc<Pool>,
     ) -> Arc<Session> {
         pool.enter(&tenant);
+        pool.keep_warm(number);
         let memory =
             Arc::new(Memory { pool: Arc::clone(pool), owner: number, chunks: Mutex::default() });
         Arc::new(Session {
