@@ -30,6 +30,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
         renewed: Instant::now(),
         asked: Instant::now(),
         is_lost: false,
+        policy: None,
     };
     let work = move || {
         while !kept.minding.is_stopping() && kept.epoch.load(SeqCst) == epoch {
@@ -50,6 +51,8 @@ struct Keeper {
     renewed: Instant,
     asked: Instant,
     is_lost: bool,
+    /// The policy other than noeviction that the user knows of.
+    policy: Option<String>,
 }
 
 impl Keeper {
@@ -184,15 +187,28 @@ impl Keeper {
         batch.push(cmd("INFO").arg("memory"));
         let facts = self.line.ask(&batch)?.pop().and_then(Facts::of);
         if let Some(facts) = facts {
-            if let Some(policy) = facts.text("maxmemory_policy").filter(|&p| p != "noeviction") {
-                (self.shared.log)(&format!(
-                    "{}: maxmemory-policy was changed to {policy}: the server may delete what this program keeps there, which then ends; set it to noeviction again",
-                    self.shared.name
-                ));
+            if let Some(policy) = facts.text("maxmemory_policy") {
+                self.note_policy(policy);
             }
             self.shared.books().room_bytes = room_bytes(&facts);
         }
         Ok(())
+    }
+
+    /// Tells of each change of what the server does when its memory is full.
+    fn note_policy(&mut self, policy: &str) {
+        let policy = Some(policy).filter(|&policy| policy != "noeviction");
+        if policy == self.policy.as_deref() {
+            return;
+        }
+        let name = &self.shared.name;
+        (self.shared.log)(&match policy {
+            Some(policy) => format!(
+                "{name}: maxmemory-policy was changed to {policy}: the server may delete what this program keeps there, which then ends; set it to noeviction again"
+            ),
+            None => format!("{name}: maxmemory-policy is noeviction again"),
+        });
+        self.policy = policy.map(str::to_owned);
     }
 
     /// Deletes what nobody needs any more.

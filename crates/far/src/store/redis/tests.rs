@@ -327,6 +327,25 @@ fn useless_servers_are_refused_in_words() {
     assert!(said.contains("Redis Cluster"), "{said}");
 }
 
+#[test]
+fn change_of_the_policy_is_told_once() {
+    let server = Server::start(&[]);
+    let (_store, said) = heard(&server, Duration::from_secs(5));
+    let count = |what: &str| {
+        said.lock().unwrap().iter().filter(|line: &&String| line.contains(what)).count()
+    };
+    config_set(&mut server.ask(), "maxmemory-policy", "allkeys-lru");
+    eventually("the line", || count("changed to allkeys-lru") > 0);
+    // The keeper asks twice in this time.
+    std::thread::sleep(Duration::from_secs(7));
+    config_set(&mut server.ask(), "maxmemory-policy", "volatile-ttl");
+    eventually("the next line", || count("changed to volatile-ttl") > 0);
+    assert_eq!(count("changed to allkeys-lru"), 1);
+    config_set(&mut server.ask(), "maxmemory-policy", "noeviction");
+    eventually("the last line", || count("is noeviction again") == 1);
+    assert_eq!(said.lock().unwrap().len(), 3);
+}
+
 fn shown(path: &Path) -> &str {
     path.to_str().unwrap()
 }
