@@ -301,7 +301,8 @@ impl Pool {
     /// fewest pieces at members with their label the one with most room, and nobody twice as slow
     /// as needed.
     pub fn target(&mut self, now_ns: u64, bytes: u64, taken: Members) -> Option<Member> {
-        if self.together_left < bytes {
+        // A question about no bytes is answered from the members of now, too.
+        if self.together_left < bytes.max(1) {
             self.rank();
             self.together_left = TOGETHER_BYTES.max(bytes);
         }
