@@ -202,6 +202,19 @@ impl Pool {
         self.alive(member, now_ns);
     }
 
+    /// A member answered a read that others had served by then, after at least `waited_ns`. That it is
+    /// slower than it was shows in such answers alone: those that come in time are the quick ones.
+    /// When others are asked instead follows from answers in time, so a slow member is not waited for
+    /// longer. A silence of which its health tells is none of its speed.
+    pub fn answered_late(&mut self, member: Member, now_ns: u64, waited_ns: u64, bytes: usize) {
+        let state = &mut self.states[member.index()];
+        let is_slower = (state.latency.value()..=SUSPECT_AFTER_NS).contains(&waited_ns);
+        if bytes <= SMALL_BYTES && is_slower {
+            state.latency.observe(waited_ns);
+        }
+        self.alive(member, now_ns);
+    }
+
     /// A member has shown at `at_ns` that it lives.
     pub fn alive(&mut self, member: Member, at_ns: u64) {
         let state = &mut self.states[member.index()];

@@ -101,6 +101,41 @@ fn the_quickest_copy_is_read_and_equal_ones_in_turn() {
 }
 
 #[test]
+fn members_that_have_joined_since_the_last_write_take_what_is_made_again() {
+    let (mut pool, members) = pool(1);
+    let first: Members = members.iter().copied().collect();
+    assert_eq!(pool.target(0, 4096, Members::default()), Some(members[0]));
+    let new = pool.join(1, 1).unwrap();
+    assert_eq!(pool.target(1, 0, first), Some(new), "asked about no bytes, as the search does");
+    pool.drains(new, true);
+    assert_eq!(pool.target(2, 0, first), None);
+}
+
+#[test]
+fn members_whose_answers_come_late_are_asked_last() {
+    let (mut pool, members) = pool(2);
+    let (quick, slow) = (members[0], members[1]);
+    for _ in 0..100 {
+        members.iter().for_each(|&member| pool.answered(member, MS, MS / 10, Some(4096)));
+    }
+    let all: Members = members.iter().copied().collect();
+    let asked = |pool: &mut Pool| (0..640).filter(|_| pool.source(all) == Some(slow)).count();
+    assert!(asked(&mut pool) > 250, "they are alike");
+    // From now on the other one is asked instead each time, and wins.
+    for _ in 0..3 {
+        pool.answered(quick, 2 * MS, 5 * MS, Some(4096));
+        pool.answered_late(slow, 2 * MS, 20 * MS, 4096);
+    }
+    (0..100).for_each(|_| pool.answered(quick, 3 * MS, MS / 10, Some(4096)));
+    assert!((1..=20).contains(&asked(&mut pool)), "only to notice when it has become quicker");
+    assert_eq!(pool.hedge_after_ns(slow, 4096), 5 * MS, "nobody waits longer for it");
+    (0..50).for_each(|_| pool.answered(slow, 4 * MS, MS / 10, Some(4096)));
+    assert!(asked(&mut pool) > 250, "it is quick again");
+    pool.answered_late(slow, 9_000 * MS, 8_000 * MS, 4096);
+    assert!(asked(&mut pool) > 250, "it stood still, and is not slow");
+}
+
+#[test]
 fn wrong_answers_end_a_member() {
     let (mut pool, members) = pool(2);
     (0..16).for_each(|_| pool.wrong(members[1]));

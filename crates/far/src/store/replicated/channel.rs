@@ -74,6 +74,8 @@ pub struct ReplicatedChannel {
     pub(super) scratch: Vec<u8>,
     completions: Vec<Completion>,
     looked_ns: u64,
+    /// When completions were last taken.
+    pumped_ns: u64,
     timer: Option<OwnedFd>,
 }
 
@@ -94,6 +96,7 @@ impl ReplicatedChannel {
             scratch: Vec::new(),
             completions: Vec::new(),
             looked_ns: 0,
+            pumped_ns: 0,
             timer: timerfd_create(
                 TimerfdClockId::Monotonic,
                 TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
@@ -203,19 +206,30 @@ impl ReplicatedChannel {
         match attempt.serves {
             Serves::Read(part) => self.read_ended(part, number, attempt, result),
             Serves::Write(write) => self.write_ended(write, number, attempt, result),
-            Serves::Nobody => {
-                let now_ns = self.shared.now_ns();
-                let mut books = self.shared.books();
-                if books.serial(attempt.member) == attempt.serial {
-                    if result.is_ok() {
-                        books.pool.alive(attempt.member, now_ns);
-                    }
-                    // What an abandoned write has stored is worthless.
-                    if attempt.is_write {
-                        books.free_places(attempt.member, &attempt.places);
-                    }
-                }
+            Serves::Nobody => self.late_ended(&attempt, result.is_ok()),
+        }
+    }
+
+    /// An attempt has ended that serves nobody any more.
+    fn late_ended(&self, attempt: &Attempt, is_done: bool) {
+        let now_ns = self.shared.now_ns();
+        let mut books = self.shared.books();
+        if books.serial(attempt.member) != attempt.serial {
+            return;
+        }
+        if attempt.is_write {
+            // What an abandoned write has stored is worthless.
+            books.free_places(attempt.member, &attempt.places);
+        }
+        match (is_done, attempt.is_write) {
+            (true, true) => books.pool.alive(attempt.member, now_ns),
+            (true, false) => {
+                // It may have lain here since, if there was nothing to take completions for.
+                let waited_ns = self.pumped_ns.saturating_sub(attempt.since_ns);
+                let bytes = attempt.places.len() * self.shared.code.piece_bytes();
+                books.pool.answered_late(attempt.member, now_ns, waited_ns, bytes);
             }
+            (false, _) => {}
         }
     }
 
@@ -255,6 +269,7 @@ impl ReplicatedChannel {
         }
         self.completions = completions;
         let now_ns = self.shared.now_ns();
+        self.pumped_ns = now_ns;
         if !self.attempts.is_empty() && now_ns > self.looked_ns + LOOK_NS {
             self.looked_ns = now_ns;
             self.look(now_ns);

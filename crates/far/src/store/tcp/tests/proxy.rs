@@ -17,6 +17,8 @@ struct State {
     held: AtomicBool,
     /// Nothing is forwarded for now; nothing is lost either.
     paused: AtomicBool,
+    /// Milliseconds by which answers come later.
+    delay_ms: AtomicU64,
     /// New connections are closed immediately.
     closed: AtomicBool,
     /// A connection that has forwarded this many bytes to the server, or to the client, is cut.
@@ -32,6 +34,7 @@ impl Proxy {
             server,
             held: AtomicBool::new(false),
             paused: AtomicBool::new(false),
+            delay_ms: AtomicU64::new(0),
             closed: AtomicBool::new(false),
             budgets: [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)],
             cuts: AtomicU64::new(0),
@@ -72,6 +75,11 @@ impl Proxy {
         self.state.paused.store(true, Ordering::SeqCst);
     }
 
+    /// Answers come later by this from now on.
+    pub fn set_delay(&self, delay: std::time::Duration) {
+        self.state.delay_ms.store(delay.as_millis() as u64, Ordering::SeqCst);
+    }
+
     /// Forwards what was delayed.
     pub fn resume(&self) {
         self.state.paused.store(false, Ordering::SeqCst);
@@ -106,16 +114,14 @@ impl State {
             return;
         }
         streams.extend([client.try_clone().unwrap(), server.try_clone().unwrap()]);
-        for (from, to, budget) in
-            [(&client, &server, &self.budgets[0]), (&server, &client, &self.budgets[1])]
-        {
+        for (from, to, side) in [(&client, &server, 0), (&server, &client, 1)] {
             let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-            let (state, budget) = (Arc::clone(self), budget.load(Ordering::SeqCst));
-            std::thread::spawn(move || state.copy(from, to, budget));
+            let (state, budget) = (Arc::clone(self), self.budgets[side].load(Ordering::SeqCst));
+            std::thread::spawn(move || state.copy(from, to, side, budget));
         }
     }
 
-    fn copy(&self, mut from: TcpStream, mut to: TcpStream, mut budget: u64) {
+    fn copy(&self, mut from: TcpStream, mut to: TcpStream, side: usize, mut budget: u64) {
         let mut bytes = [0; 16384];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
             if self.held.load(Ordering::SeqCst) {
@@ -123,6 +129,10 @@ impl State {
             }
             while self.paused.load(Ordering::SeqCst) {
                 std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            if side == 1 {
+                let delay_ms = self.delay_ms.load(Ordering::SeqCst);
+                std::thread::sleep(std::time::Duration::from_millis(delay_ms));
             }
             let pass = budget.min(count as u64) as usize;
             budget -= pass as u64;
