@@ -12,7 +12,9 @@
 //! | [`Table`] | which pieces of a block are current |
 //! | [`Pool`] | which servers are well, which of them gets a block, and which is asked for it |
 //! | [`Pacer`] | how fast blocks are made again beside the program's own requests |
+//! | [`Bans`] | when a server that returned wrong bytes may be used again |
 
+mod bans;
 mod pacer;
 mod pool;
 mod quantile;
@@ -21,6 +23,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use bans::Bans;
 pub use pacer::Pacer;
 pub use pool::{Change, Health, LOST_AFTER_NS, Pool, SUSPECT_AFTER_NS};
 pub use scheme::{COPIES_MAX, Indices, PIECES_MAX, Scheme, SchemeError};

@@ -124,8 +124,7 @@ impl ReplicatedChannel {
             is_current |= books.wrong(&part.blocks[at], got.index, member, got.places[at]);
         }
         if is_current {
-            books.note_reason(member, "it returned other bytes than were sent there");
-            books.pool.wrong(member);
+            books.was_wrong(member);
         }
     }
 }

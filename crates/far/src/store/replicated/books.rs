@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hiroma_policy::redundancy::{
-    Census, Change, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Scheme, Table,
+    Bans, Census, Change, Health, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Scheme, Table,
 };
 use hiroma_units::{Bytes, Loc};
 
@@ -20,8 +20,9 @@ pub struct Books {
     members: [Option<Seat>; MEMBERS_MAX],
     /// Stores of dead members, for the keeper to close.
     pub closing: Vec<Arc<dyn Store>>,
-    /// Servers without a member.
+    /// Servers without a member, and those of them that are left out for a while.
     pub vacant_servers: Vec<usize>,
+    pub bans: Bans,
     freed: Vec<Vec<Loc>>,
     next_serial: u64,
     /// What a member's loss has left to make again, until that is done.
@@ -48,6 +49,8 @@ struct Seat {
     reason: String,
     /// The user knows that it is lost.
     is_told: bool,
+    /// It is dead because it returned other bytes than were sent there.
+    was_wrong: bool,
 }
 
 impl Books {
@@ -60,6 +63,7 @@ impl Books {
             members: std::array::from_fn(|_| None),
             closing: Vec::new(),
             vacant_servers: Vec::new(),
+            bans: Bans::default(),
             freed: (0..MEMBERS_MAX).map(|_| Vec::new()).collect(),
             next_serial: 1,
             rebuilding: false,
@@ -79,6 +83,7 @@ impl Books {
             store: Some(store),
             reason: String::new(),
             is_told: false,
+            was_wrong: false,
         });
         self.next_serial += 1;
         true
@@ -174,6 +179,17 @@ impl Books {
         is_current
     }
 
+    /// A member has returned wrong pieces of a request. After some of these it is dead.
+    pub fn was_wrong(&mut self, member: Member) {
+        self.note_reason(member, "it returned other bytes than were sent there");
+        self.pool.wrong(member);
+        if self.pool.health(member) == Health::Dead {
+            if let Some(seat) = &mut self.members[member.index()] {
+                seat.was_wrong = true;
+            }
+        }
+    }
+
     /// Looks at the health of all members. Returns lines for the user, and whether anything has
     /// changed.
     pub fn tick(&mut self, now_ns: u64, name: impl Fn(usize) -> String) -> (Vec<String>, bool) {
@@ -203,7 +219,7 @@ impl Books {
                 Change::Died(member) => {
                     self.rebuilding = true;
                     lines.extend(self.loss(member, &name, true));
-                    self.bury(member);
+                    lines.extend(self.bury(member, now_ns, &name));
                 }
             }
         }
@@ -262,14 +278,23 @@ impl Books {
         Some(words::loss(self.table.scheme(), &what, &left))
     }
 
-    /// A dead member's pieces are forgotten, its store is closed, and its server may join again.
-    fn bury(&mut self, member: Member) {
+    /// A dead member's pieces are forgotten, its store is closed, and its server may join again: if
+    /// it was wrong, only after a while, of which the user is told.
+    fn bury(
+        &mut self,
+        member: Member,
+        now_ns: u64,
+        name: &impl Fn(usize) -> String,
+    ) -> Option<String> {
         self.table.purge(member);
-        if let Some(seat) = self.members[member.index()].take() {
-            self.closing.extend(seat.store);
-            self.vacant_servers.push(seat.server);
-        }
         self.pool.retire(member);
+        let seat = self.members[member.index()].take()?;
+        self.closing.extend(seat.store);
+        self.vacant_servers.push(seat.server);
+        seat.was_wrong.then(|| {
+            let lasts_ns = self.bans.add(seat.server, now_ns);
+            words::left_out(&name(seat.server), lasts_ns)
+        })
     }
 
     /// Takes the pulse of every member.

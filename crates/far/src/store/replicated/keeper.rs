@@ -68,6 +68,8 @@ struct Keeper {
     asked_room: Instant,
     joined: Instant,
     join_pause: Duration,
+    /// Counts attempts to reach servers that are gone.
+    turn: u32,
     found: Vec<u32>,
     completions: Vec<Completion>,
 }
@@ -89,6 +91,7 @@ impl Keeper {
             asked_room: now,
             joined: now,
             join_pause: JOIN_EVERY,
+            turn: 0,
             found: Vec::new(),
             completions: Vec::new(),
         }
@@ -144,11 +147,17 @@ impl Keeper {
 
     /// Tries to reach servers that are new, and one that is gone: each that answers is a new member.
     fn take_in(&mut self, new: Vec<usize>) {
-        let gone = {
-            let vacant = &mut self.shared.books().vacant_servers;
-            vacant.retain(|server| !new.contains(server));
-            (!vacant.is_empty()).then(|| vacant.remove(0))
+        let now_ns = self.shared.now_ns();
+        let vacant: Vec<usize> = {
+            let mut books = self.shared.books();
+            new.iter().for_each(|&server| books.bans.forget(server));
+            books.vacant_servers.retain(|server| !new.contains(server));
+            let is_free = |server: &&usize| !books.bans.has(**server, now_ns);
+            books.vacant_servers.iter().filter(is_free).copied().collect()
         };
+        self.turn = self.turn.wrapping_add(1);
+        let gone = self.shared.roster().next_to_try(&vacant, self.turn);
+        self.shared.books().vacant_servers.retain(|&server| Some(server) != gone);
         for server in new.into_iter().chain(gone) {
             let Server { options, label, is_new, .. } = self.shared.roster().get(server).clone();
             let options = TcpOptions { is_return: true, ..options };

@@ -108,6 +108,19 @@ impl Roster {
         self.servers[number].is_new = true;
     }
 
+    /// Which of the servers without a member to try next: the first one that is listed, because the
+    /// pool knows that it is there, while silent ones take time. The list may be old or missing, so now
+    /// and then it is whichever was not tried for the longest time.
+    pub fn next_to_try(&self, vacant: &[usize], turn: u32) -> Option<usize> {
+        let is_listed = |server: &&usize| {
+            let address = self.servers[**server].address();
+            let mut listed = self.read.lines().filter_map(|line| line.split(' ').next());
+            listed.any(|text| split_tenant(text).1 == address)
+        };
+        let listed = vacant.iter().find(is_listed).filter(|_| turn % 4 != 0);
+        listed.or(vacant.first()).copied()
+    }
+
     /// Reads the list again, and returns the numbers of servers that are new. They take the numbers
     /// of servers in `vacant` that are not listed any more, where there are too many.
     pub fn read(&mut self, vacant: &[usize]) -> Vec<usize> {
@@ -176,6 +189,26 @@ mod tests {
         assert_eq!(labels(&roster(&servers, &[], None)), [0, 1, 1, 2, 3]);
         let domains = [("a:1", "r1"), ("b:1", "r2"), ("c:1", "r1")];
         assert_eq!(labels(&roster(&servers, &domains, None)), [0, 1, 2, 0, 3]);
+    }
+
+    #[test]
+    fn servers_that_the_pool_knows_are_tried_before_silent_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("members");
+        let servers = ["127.0.0.1:1", "127.0.0.1:2", "us@127.0.0.1:3"];
+        let mut roster = roster(&servers, &[], Some(file.clone()));
+        assert_eq!(
+            (roster.next_to_try(&[1, 2, 0], 1), roster.next_to_try(&[], 1)),
+            (Some(1), None)
+        );
+        fs::write(&file, "us@127.0.0.1:3 r1\n127.0.0.1:4\n").unwrap();
+        assert_eq!(roster.read(&[0, 1, 2]), [3]);
+        assert_eq!(
+            (1..5).map(|turn| roster.next_to_try(&[0, 1, 2], turn).unwrap()).sum::<usize>(),
+            6
+        );
+        assert_eq!(roster.next_to_try(&[0, 1, 2], 4), Some(0), "the list may be old");
+        assert_eq!(roster.next_to_try(&[1, 0], 1), Some(1), "none of these is listed");
     }
 
     #[test]

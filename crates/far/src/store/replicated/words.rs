@@ -81,6 +81,14 @@ pub fn loss(scheme: Scheme, what: &str, left: &Left) -> String {
     }
 }
 
+/// A server that returned wrong bytes is not taken back for a while.
+pub fn left_out(name: &str, lasts_ns: u64) -> String {
+    format!(
+        "{name} is not used for the next {} minutes: it returned other bytes than were sent there; look after its memory, its disk and the network to it",
+        lasts_ns / 60_000_000_000
+    )
+}
+
 /// Everything has what it should have.
 pub fn whole(scheme: Scheme, name: &str) -> String {
     format!("{name}: everything has {} again", all(scheme))
