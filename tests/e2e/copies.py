@@ -248,6 +248,33 @@ def members_that_join(bench):
     sweep.ends_right()
 
 
+def disk_behind_pool(bench):
+    """What the members of a pool have no room for goes to the disk: no block has one copy alone."""
+    servers = Servers(bench, 2, memory="64M", pool=True)
+    wait_for(lambda: known(bench, servers) == 2, 60, "the members know each other")
+    sweep = Sweep(bench, 192, 48, ["--pool", f"127.0.0.1:{servers.ports[0]}", "--copies", "2"]).filled()
+    servers.kill(1)
+    said(sweep, f":{servers.ports[1]}", "lost")
+    sweep.ends_right()
+    want("have no copy" not in sweep.errors(), f"something is gone: {sweep.errors()[-800:]}")
+
+
+def few_copies(bench):
+    """Where the servers have no room for all copies, and nothing follows, that is told and counted."""
+    servers = Servers(bench, 1)
+    process, store = bench.serve(memory="64M")
+    servers.processes.append(process)
+    servers.ports.append(int(store.rsplit(":", 1)[1]))
+    sweep = start(bench, servers)
+    wait_for(lambda: sweep.counters()["copies_missing_bytes"] > 32 * MIB, 20, "what has too few copies is counted")
+    said(sweep, "have only 1 of 2 copies")
+    stats = sweep.ends_right()
+    missing = stats["copies_missing_bytes_max"]
+    want(32 * MIB < missing < 192 * MIB, f"at most {missing / MIB:.1f} MiB had too few copies")
+    said_last = sweep.errors().splitlines()[-1]
+    want("with too few copies" in said_last, f"the summary says so: {said_last}")
+
+
 def server_drained(bench):
     return drained(bench, 4, ["--copies", "2"])
 
@@ -259,6 +286,8 @@ TESTS = {
     "copies-drained": server_drained,
     "copies-apart": racks_apart,
     "copies-joined": members_that_join,
+    "copies-disk-behind-pool": disk_behind_pool,
+    "copies-too-few": few_copies,
     "copies-both-killed": both_killed,
     "copies-one-full": one_full,
     "copies-forks": forks,

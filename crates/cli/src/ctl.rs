@@ -139,9 +139,13 @@ fn set_limit(pages: &[(u32, ControlPage)], limit: Bytes) -> Result<()> {
 
 fn describe(pid: u32, snapshot: &Snapshot) -> String {
     let bytes = |counter| Bytes(snapshot.get(counter));
+    let short = match snapshot.stores.short_bytes {
+        0 => String::new(),
+        short => format!(", {} with too few copies or pieces", Bytes(short)),
+    };
     let latency = |quantile| snapshot.wait_quantile(quantile).map_or("-".to_owned(), show::latency);
     format!(
-        "{pid}: local {} (limit {}, max {}), far {} ({} in the stores, of {}), {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}",
+        "{pid}: local {} (limit {}, max {}), far {} ({} in the stores, of {}{short}), {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}",
         bytes(Counter::LocalBytes),
         bytes(Counter::LimitBytes),
         bytes(Counter::LocalBytesMax),
@@ -154,4 +158,21 @@ fn describe(pid: u32, snapshot: &Snapshot) -> String {
         bytes(Counter::FetchedBytes),
         bytes(Counter::WrittenBytes),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroma_far::control::Stores;
+
+    use super::*;
+
+    #[test]
+    fn missing_copies_are_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = ControlPage::create(dir.path(), false).unwrap();
+        assert!(!describe(1, &page.snapshot()).contains("too few"));
+        page.set_stores(Stores { short_bytes: 2 << 20, ..Stores::default() });
+        let told = describe(1, &page.snapshot());
+        assert!(told.contains("of 0B, 2MiB with too few copies or pieces)"), "{told}");
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use hiroma_command::show;
 use hiroma_far::config::{Config, PathChoice};
 use hiroma_far::control::{Counter, RANGE_BYTES, Range, Snapshot, Waited};
+use hiroma_policy::redundancy::Scheme;
 use hiroma_units::{Bytes, Nanos};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Map, Value, json};
@@ -71,12 +72,16 @@ impl Report<'_> {
             (true, _) => format!(" (in servers: parity {scheme})"),
             (false, _) => format!(" (in servers: {scheme})"),
         };
+        let missing = match self.watch.short_bytes_max() {
+            0 => String::new(),
+            bytes => format!(", up to {} with too few {}", Bytes(bytes), pieces_of(scheme)),
+        };
         let recopied = match total.stores.recopied_bytes {
             0 => String::new(),
             bytes => format!(", {} made again in other servers", Bytes(bytes)),
         };
         format!(
-            "{elapsed}, local {} max (limit {}){processes}, far {} max{kept}, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{recopied}{loss}{outside}{unreadable}{lacks}",
+            "{elapsed}, local {} max (limit {}){processes}, far {} max{kept}, {} faults (estimated wait p50 {}, p99 {}), fetched {}, written {}{missing}{recopied}{loss}{outside}{unreadable}{lacks}",
             Bytes(self.watch.local_bytes_max()),
             Bytes(self.watch.largest(Counter::LimitBytes)),
             Bytes(self.watch.far_bytes_max()),
@@ -127,11 +132,17 @@ impl Report<'_> {
             "lacks": self.lacks,
             "local_bytes_max": self.watch.local_bytes_max(),
             "far_bytes_max": self.watch.far_bytes_max(),
+            "copies_missing_bytes_max": self.watch.short_bytes_max(),
             "loss": self.loss().map(|loss| loss.json()),
             "total": self.watch.total().map(|total| counts_json(&total)),
             "processes": processes,
         })
     }
+}
+
+/// What too few may be there of.
+fn pieces_of(scheme: Scheme) -> &'static str {
+    if scheme.is_cut() { "pieces" } else { "copies" }
 }
 
 /// The counters and latencies of one process.
@@ -161,6 +172,8 @@ fn counts_json(snapshot: &Snapshot) -> Map<String, Value> {
     for (name, kind) in ["first_touch", "staged", "fetched", "room"].into_iter().zip(Waited::ALL) {
         object.insert(format!("waited_{name}_ns"), snapshot.waited(kind).0.into());
     }
+    object.insert("copies_missing_bytes".to_owned(), snapshot.stores.short_bytes.into());
+    object.insert("recopied_bytes".to_owned(), snapshot.stores.recopied_bytes.into());
     object.insert("waiting_ns".to_owned(), snapshot.waited(Waited::AnyFar).0.into());
     object.insert("waking_costs".to_owned(), json!(snapshot.costs));
     object.insert("miss_ratio_curve".to_owned(), curve_json(snapshot));

@@ -50,13 +50,14 @@ pub struct Watch {
     ended: Ended,
     local_bytes_max: u64,
     far_bytes_max: u64,
+    short_bytes_max: u64,
 }
 
 impl Watch {
     /// Watches the control pages in `dir`.
     pub fn new(dir: PathBuf) -> Watch {
         let (seen, ended) = (BTreeMap::new(), Ended::default());
-        Watch { dir, seen, ended, local_bytes_max: 0, far_bytes_max: 0 }
+        Watch { dir, seen, ended, local_bytes_max: 0, far_bytes_max: 0, short_bytes_max: 0 }
     }
 
     /// Reads all control pages again.
@@ -77,6 +78,11 @@ impl Watch {
             .far_bytes_max
             .max(self.now(Counter::FarBytes))
             .max(self.largest(Counter::FarBytesMax));
+        let short = |seen: &Seen| seen.snapshot.stores.short_bytes;
+        let now = self.seen.values().filter(|seen| seen.alive).map(short).sum();
+        // A process that has just ended may be seen now for the first time.
+        let largest = self.seen.values().map(short).max().unwrap_or(0);
+        self.short_bytes_max = self.short_bytes_max.max(now).max(largest);
     }
 
     fn look_at(&mut self, pid: u32) {
@@ -137,6 +143,12 @@ impl Watch {
         self.far_bytes_max
     }
 
+    /// The most content that was seen with fewer copies or pieces than it should have, in all
+    /// processes together.
+    pub fn short_bytes_max(&self) -> u64 {
+        self.short_bytes_max
+    }
+
     /// Counts and latencies of all processes together.
     pub fn total(&self) -> Option<Snapshot> {
         let listed = self.seen.values().map(|seen| seen.snapshot.clone());
@@ -149,7 +161,21 @@ impl Watch {
 
 #[cfg(test)]
 mod tests {
+    use hiroma_far::control::Stores;
+
     use super::*;
+
+    #[test]
+    fn most_that_missed_copies_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = ControlPage::create(dir.path(), false).unwrap();
+        let mut watch = Watch::new(dir.path().to_owned());
+        for (short_bytes, most) in [(0, 0), (7, 7), (5, 7), (9, 9), (0, 9)] {
+            page.set_stores(Stores { short_bytes, ..Stores::default() });
+            watch.update();
+            assert_eq!(watch.short_bytes_max(), most);
+        }
+    }
 
     #[test]
     fn pages_of_ended_processes_go_and_their_counts_stay() {

@@ -73,7 +73,7 @@ fn open_one(
             seal(store, &[address.server()], config, sector_bytes)?
         }
         StoreSpec::Tcp { servers } => {
-            let store = open_servers(servers, config, sector_bytes)?;
+            let store = open_servers(servers, config, sector_bytes, is_last)?;
             seal(store, servers, config, sector_bytes)?
         }
     })
@@ -118,6 +118,7 @@ fn open_servers(
     servers: &[String],
     config: &Config,
     sector_bytes: usize,
+    is_last: bool,
 ) -> Result<Arc<dyn Store>, StoreError> {
     if config.scheme == Scheme::ONE {
         return Ok(Arc::new(TcpStore::connect(
@@ -146,6 +147,7 @@ fn open_servers(
         members_file: config.control_dir.as_ref().map(|dir| dir.join(MEMBERS_FILE)),
         has_begun: config.has_begun,
         is_only_here: config.seal == Seal::Auto && !seals(servers, config),
+        is_followed: !is_last,
     };
     Ok(Arc::new(ReplicatedStore::connect(&options, config.scheme, &place)?))
 }

@@ -157,6 +157,11 @@ impl Pool {
         self.with(|health| health == Health::Up)
     }
 
+    /// Members that take blocks if they have room.
+    pub fn takers(&self) -> Members {
+        self.up().iter().filter(|member| !self.states[member.index()].draining).collect()
+    }
+
     /// Members whose pieces count as copies: the others' are made again.
     pub fn good(&self) -> Members {
         let answering = self.with(|health| matches!(health, Health::Up | Health::Suspect));

@@ -27,7 +27,9 @@ pub struct Books {
     next_serial: u64,
     /// What a member's loss has left to make again, until that is done.
     pub rebuilding: bool,
-    /// Blocks that had too few pieces when a loss was noticed, less those made again since.
+    /// A write was completed with fewer pieces than it should have since the last search began.
+    pub has_short_writes: bool,
+    /// Blocks that had too few pieces when they were last counted, less those made again since.
     pub short: u64,
     /// Bytes that were made again.
     pub recopied_bytes: u64,
@@ -67,6 +69,7 @@ impl Books {
             freed: (0..MEMBERS_MAX).map(|_| Vec::new()).collect(),
             next_serial: 1,
             rebuilding: false,
+            has_short_writes: false,
             short: 0,
             recopied_bytes: 0,
         }
@@ -125,9 +128,16 @@ impl Books {
 
     /// Frees blocks with all their pieces.
     pub fn free(&mut self, locs: &[Loc]) {
-        let Books { table, freed, .. } = self;
+        let Books { table, freed, short, .. } = self;
+        let all = table.scheme().pieces();
         for loc in locs {
-            table.free(loc.0, |piece| freed[piece.member.index()].push(Loc(piece.place)));
+            // One that is being written was not counted yet.
+            let (is_counted, mut pieces) = (!table.is_busy(loc.0), 0);
+            table.free(loc.0, |piece| {
+                pieces += 1;
+                freed[piece.member.index()].push(Loc(piece.place));
+            });
+            *short = short.saturating_sub(u64::from(is_counted && pieces < all));
         }
         for number in 0..MEMBERS_MAX {
             if !self.freed[number].is_empty() {

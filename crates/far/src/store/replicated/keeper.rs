@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 use hiroma_policy::redundancy::{Indices, Members};
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::wait;
-use hiroma_units::Loc;
+use hiroma_units::{Bytes, Loc};
 
+use super::books::Books;
 use super::channel::ReplicatedChannel;
 use super::roster::Server;
 use super::{Shared, words};
@@ -25,6 +26,10 @@ const JOIN_EVERY: Duration = Duration::from_secs(1);
 const SEARCH_EVERY: Duration = Duration::from_secs(5);
 /// Bytes that are made again at a time: what a request of the program waits for at most.
 const BATCH_BYTES: usize = 64 << 10;
+/// Blocks that nobody takes pieces of, after which a search gives others the lock.
+const SKIPPED_MAX: usize = 16 << 10;
+/// The user is told that the servers have no room when that has lasted for this long.
+const FEW_FOR: Duration = Duration::from_secs(2);
 
 /// Starts the keeper of this process: in the first one, and in each child that adopts the store.
 pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
@@ -52,6 +57,16 @@ struct Batch {
     missing: Indices,
 }
 
+/// What a search has found.
+enum Found {
+    /// Blocks in `Keeper::found`: who has pieces of them, and the pieces that nobody has.
+    Blocks(Members, Indices),
+    /// Nothing yet: it goes on after this time.
+    Later(Duration),
+    /// There is nothing more.
+    End,
+}
+
 struct Keeper {
     shared: Arc<Shared>,
     channel: ReplicatedChannel,
@@ -64,6 +79,11 @@ struct Keeper {
     /// Bytes made again since everything last had all pieces, and whether this search made any.
     made_bytes: u64,
     is_progress: bool,
+    /// This search has found blocks of which nobody takes the missing pieces now.
+    is_stuck: bool,
+    /// Since when searches find nothing else, and whether the user knows.
+    stuck_since: Option<Instant>,
+    is_told_of_few: bool,
     searched: Instant,
     asked_room: Instant,
     joined: Instant,
@@ -87,6 +107,9 @@ impl Keeper {
             left_max: shared.scheme.needed(),
             made_bytes: 0,
             is_progress: false,
+            is_stuck: false,
+            stuck_since: None,
+            is_told_of_few: false,
             searched: now,
             asked_room: now,
             joined: now,
@@ -187,42 +210,24 @@ impl Keeper {
         let now_ns = self.shared.now_ns();
         let shared = Arc::clone(&self.shared);
         let mut books = shared.books();
-        if std::mem::take(&mut books.rebuilding) || self.searched.elapsed() > SEARCH_EVERY {
-            self.searched = Instant::now();
-            (self.cursor, self.left_max) = (Some(0), shared.scheme.needed());
-        }
-        let Some(cursor) = self.cursor else {
+        self.begin_search(&mut books);
+        if self.cursor.is_none() {
             books.pacer.works(false);
             return LOOK_EVERY;
-        };
+        }
         let next_ns = books.pacer.next_ns();
         if next_ns > now_ns {
             return Duration::from_nanos(next_ns - now_ns).min(LOOK_EVERY);
         }
-        let good = books.pool.good();
-        let sources = Members(good.0 | books.pool.draining().0);
-        self.found.clear();
-        let most = self.buf.as_ref().map_or(1, FrameBuf::len) / shared.sector_bytes;
-        let (left_max, found) = (self.left_max, &mut self.found);
-        self.cursor = books.table.missing(cursor, good, sources, left_max, most, found);
-        let Some(&first) = self.found.first() else {
-            if self.cursor.is_none() && self.left_max + 1 < shared.scheme.pieces() {
-                (self.cursor, self.left_max) = (Some(0), self.left_max + 1);
-            } else if self.cursor.is_none() {
+        let (holders, missing) = match self.find(&mut books, now_ns) {
+            Found::Blocks(holders, missing) => (holders, missing),
+            Found::Later(pause) => return pause,
+            Found::End => {
                 drop(books);
                 self.search_ended();
+                return Duration::ZERO;
             }
-            return Duration::ZERO;
         };
-        // What was found last is made before the search ends.
-        self.cursor = self.cursor.or(Some(u32::MAX));
-        let left = books.table.row(first).at(good);
-        let holders = left.members();
-        let missing = Indices::first(shared.scheme.pieces()).without(left.indices());
-        if books.pool.target(now_ns, 0, holders).is_none() {
-            // Nobody takes them now.
-            return LOOK_EVERY;
-        }
         books.pacer.works(true);
         let mut blocks = Vec::with_capacity(self.found.len());
         for &block in &self.found {
@@ -242,23 +247,84 @@ impl Keeper {
         Duration::ZERO
     }
 
+    /// Begins a search, where there is a reason for one. A loss begins it anew; writes that were
+    /// completed with fewer pieces wait for the end of the last one, and where nobody had room, for
+    /// the next one that is due anyway.
+    fn begin_search(&mut self, books: &mut Books) {
+        let elapsed = self.searched.elapsed();
+        let is_wanted = books.has_short_writes && !self.is_stuck || elapsed > SEARCH_EVERY;
+        if std::mem::take(&mut books.rebuilding) || self.cursor.is_none() && is_wanted {
+            self.searched = Instant::now();
+            (self.is_stuck, books.has_short_writes) = (false, false);
+            (self.cursor, self.left_max) = (Some(0), self.shared.scheme.needed());
+        }
+    }
+
+    /// Goes on with the search, past blocks of which nobody takes the missing pieces now.
+    fn find(&mut self, books: &mut Books, now_ns: u64) -> Found {
+        let pieces = self.shared.scheme.pieces();
+        let good = books.pool.good();
+        let sources = Members(good.0 | books.pool.draining().0);
+        let most = self.buf.as_ref().map_or(1, FrameBuf::len) / self.shared.sector_bytes;
+        let mut skipped = 0;
+        while let Some(cursor) = self.cursor {
+            self.found.clear();
+            let (left_max, found) = (self.left_max, &mut self.found);
+            self.cursor = books.table.missing(cursor, good, sources, left_max, most, found);
+            let Some(&first) = self.found.first() else {
+                if self.cursor.is_none() && self.left_max + 1 < pieces {
+                    (self.cursor, self.left_max) = (Some(0), self.left_max + 1);
+                }
+                break;
+            };
+            // What was found last is made before the search ends.
+            self.cursor = self.cursor.or(Some(u32::MAX));
+            let left = books.table.row(first).at(good);
+            let holders = left.members();
+            if books.pool.target(now_ns, 0, holders).is_some() {
+                return Found::Blocks(holders, Indices::first(pieces).without(left.indices()));
+            }
+            self.is_stuck = true;
+            skipped += self.found.len();
+            if skipped > SKIPPED_MAX {
+                return Found::Later(LOOK_EVERY);
+            }
+        }
+        if self.cursor.is_none() { Found::End } else { Found::Later(Duration::ZERO) }
+    }
+
     fn search_ended(&mut self) {
-        let mut books = self.shared.books();
-        if self.made_bytes == 0 && books.short == 0 {
+        let shared = Arc::clone(&self.shared);
+        let mut books = shared.books();
+        let is_progress = std::mem::take(&mut self.is_progress);
+        self.stuck_since = match self.is_stuck && !is_progress {
+            true => self.stuck_since.or(Some(Instant::now())),
+            false => None,
+        };
+        let has_made = self.made_bytes > 0 || self.is_told_of_few;
+        if !has_made && books.short == 0 && !self.is_stuck {
             return;
         }
         let census = books.count_short();
-        if self.made_bytes == 0 {
-            return;
-        }
         if census.gone() + census.short() > 0 {
             // Some were being written when the search came by.
-            books.rebuilding |= std::mem::take(&mut self.is_progress);
+            books.rebuilding |= is_progress;
+            // Otherwise too few servers are there, which was said of each that was lost.
+            let are_full = books.pool.takers().len() >= shared.scheme.pieces();
+            drop(books);
+            let is_long = self.stuck_since.is_some_and(|since| since.elapsed() >= FEW_FOR);
+            if is_long && are_full && census.short() > 0 && !self.is_told_of_few {
+                self.is_told_of_few = true;
+                let short = Bytes(census.short() * shared.sector_bytes as u64);
+                (shared.log)(&words::few(shared.scheme, &shared.name, short, census.least()));
+            }
             return;
         }
         drop(books);
-        self.made_bytes = 0;
-        (self.shared.log)(&words::whole(self.shared.scheme, &self.shared.name));
+        if has_made {
+            (self.made_bytes, self.is_told_of_few) = (0, false);
+            (shared.log)(&words::whole(shared.scheme, &shared.name));
+        }
     }
 
     /// A step of a batch has ended.
@@ -273,6 +339,7 @@ impl Keeper {
                 self.batch = Some(batch);
                 return;
             }
+            self.is_stuck = true;
         }
         let now_ns = self.shared.now_ns();
         let mut books = self.shared.books();

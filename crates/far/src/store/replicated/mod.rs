@@ -58,6 +58,8 @@ struct Shared {
     /// Of checksums, by which a block that changed is told from the right one.
     key: Key,
     timeout: Duration,
+    /// Another store takes what there is no room for.
+    is_followed: bool,
     books: Mutex<Books>,
     /// Counts changes of the members, for channels to follow.
     changes: AtomicU64,
@@ -81,6 +83,8 @@ pub struct Place {
     pub is_only_here: bool,
     /// Other processes of the run use these servers already: as few as have everything will do.
     pub has_begun: bool,
+    /// Another store takes what these servers have no room for.
+    pub is_followed: bool,
 }
 
 impl ReplicatedStore {
@@ -119,6 +123,7 @@ impl ReplicatedStore {
             log: options.log.clone(),
             key,
             timeout: options.timeout,
+            is_followed: place.is_followed,
             books: Mutex::new(books),
             changes: AtomicU64::new(1),
             keeping: Background::default(),

@@ -1,5 +1,7 @@
 //! Tests with real servers on loopback, which are killed, cut off, held up and filled.
 
+mod uneven;
+
 use std::collections::HashMap;
 use std::sync::Mutex as StdMutex;
 

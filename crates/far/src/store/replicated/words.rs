@@ -89,6 +89,18 @@ pub fn left_out(name: &str, lasts_ns: u64) -> String {
     )
 }
 
+/// Blocks have fewer pieces than they should, because servers that are well take no more.
+pub fn few(scheme: Scheme, name: &str, short: Bytes, least: usize) -> String {
+    let pieces = scheme.pieces();
+    let kept = match scheme.is_cut() {
+        true => format!("{least} of {pieces} pieces, of which {} are needed", scheme.needed()),
+        false => format!("{least} of {pieces} copies"),
+    };
+    format!(
+        "{name}: the servers have no room for more, so {short} have only {kept}: what is missing is made as soon as there is room, so lend more memory there, or add a server"
+    )
+}
+
 /// Everything has what it should have.
 pub fn whole(scheme: Scheme, name: &str) -> String {
     format!("{name}: everything has {} again", all(scheme))

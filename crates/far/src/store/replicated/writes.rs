@@ -116,7 +116,7 @@ impl ReplicatedChannel {
             is_begun: false,
         });
         let start = Instant::now();
-        while !self.spread(number) {
+        while !self.spread(number) || !self.is_acceptable(number) {
             // Room is asked for ahead, so this is rare.
             let patience = if self.shared.books().pool.up().len() < scheme.needed() {
                 self.shared.timeout
@@ -138,6 +138,18 @@ impl ReplicatedChannel {
         self.settle(number);
         locs.iter_mut().zip(numbers).for_each(|(loc, number)| *loc = Loc(number));
         Ok(())
+    }
+
+    /// Whether a write with enough pieces may begin. Where the servers are well and merely full, the
+    /// store that follows is a better place than fewer of them: what is in them can be lost.
+    fn is_acceptable(&self, number: usize) -> bool {
+        let is_whole = |write: &Write| write.next_index().is_none();
+        if !self.shared.is_followed || self.writes.get(number).is_none_or(is_whole) {
+            return true;
+        }
+        let books = self.shared.books();
+        let are_well = books.pool.up() == books.pool.living();
+        !are_well || books.pool.takers().len() < self.shared.scheme.pieces()
     }
 
     /// All pieces of blocks, if they are not copies.
@@ -389,7 +401,10 @@ impl ReplicatedChannel {
             for &(block, version) in &write.blocks {
                 books.table.settle(block, version);
             }
-            books.rebuilding |= short && !write.is_again;
+            if short && !write.is_again && write.stored.len() >= write.enough {
+                books.has_short_writes = true;
+                books.short += write.blocks.len() as u64;
+            }
         }
         self.keep_spare(write.cut);
         let result = if write.stored.len() >= write.enough {
