@@ -131,6 +131,21 @@ fn garbage_datagrams_do_no_harm_and_are_told_once() {
 }
 
 #[test]
+fn member_that_no_datagram_reaches_is_told_which_port_to_open() {
+    // What the first one says of itself is where datagrams go: nobody receives them there.
+    let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let first = Member::start("64M", "127.0.0.1:0", &["--advertise", &nobody]);
+    let deaf = Member::start("64M", "127.0.0.1:0", &["--join", &first.address]);
+    let port = deaf.address.rsplit_once(':').unwrap().1.to_owned();
+    sleep(Duration::from_secs(13));
+    let told = deaf.stderr_after_kill();
+    assert_eq!(told.matches("no datagram has come").count(), 1, "{told}");
+    assert!(told.contains(&format!("UDP to port {port}")), "{told}");
+    let told = first.stderr_after_kill();
+    assert!(!told.contains("no datagram has come"), "{told}");
+}
+
+#[test]
 fn member_that_starts_before_its_pool_joins_later() {
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("members");

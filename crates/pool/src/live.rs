@@ -4,7 +4,7 @@
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -31,6 +31,8 @@ const SEEK_MEMBERS: usize = 20;
 const COMPLAINT_INTERVAL: Duration = Duration::from_secs(60);
 /// Addresses about which complaints are remembered.
 const COMPLAINTS_MAX: usize = 64;
+/// Members that answer over TCP send datagrams within this time.
+const DEAF_AFTER: Duration = Duration::from_secs(10);
 
 /// Receives one line about an event.
 pub type Log = Arc<dyn Fn(&str) + Send + Sync>;
@@ -87,6 +89,10 @@ struct Shared {
     socket: UdpSocket,
     began: Instant,
     stopping: AtomicBool,
+    /// When another member has first answered over TCP.
+    answered: OnceLock<Instant>,
+    /// Addresses to which nothing can be sent, which was said.
+    unsendable: Mutex<Vec<SocketAddr>>,
     options: Options,
 }
 
@@ -109,6 +115,28 @@ impl Shared {
         (self.options.log)(line);
     }
 
+    /// Says once that nothing can be sent to an address, until something can.
+    fn note_sent(&self, to: SocketAddr, error: Option<io::Error>) {
+        let mut unsendable = self.unsendable.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_known = unsendable.contains(&to);
+        match error {
+            None if is_known => unsendable.retain(|addr| *addr != to),
+            Some(error) if !is_known && unsendable.len() < COMPLAINTS_MAX => {
+                unsendable.push(to);
+                drop(unsendable);
+                self.log(&format!(
+                    "cannot send datagrams from {} to the member {to}: {error}",
+                    self.options.bind
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
     /// Does something with the node, sends what it has to send, and reports what has happened.
     fn with<T>(&self, act: impl FnOnce(&mut Node, u64) -> T) -> T {
         let mut node = self.node();
@@ -117,7 +145,8 @@ impl Shared {
         drop(node);
         for (to, datagram) in out {
             // A lost datagram is part of the protocol; an address without a route is that too.
-            let _ = self.socket.send_to(&datagram, to);
+            let sent = self.socket.send_to(&datagram, to);
+            self.note_sent(to, sent.err());
         }
         for event in events {
             self.log(&match event {
@@ -172,6 +201,8 @@ impl Membership {
             socket,
             began: Instant::now(),
             stopping: AtomicBool::new(false),
+            answered: OnceLock::new(),
+            unsendable: Mutex::default(),
             options,
         });
         seek(&shared, true)?;
@@ -231,14 +262,25 @@ impl Drop for Membership {
 fn run(shared: &Shared) {
     let mut complaints = Complaints::default();
     let mut bytes = [0; 2048];
-    while !shared.stopping.load(Ordering::SeqCst) {
+    // Whether a member was heard, or that none was is said.
+    let mut is_settled = false;
+    while !shared.is_stopping() {
         shared.with(Node::tick);
+        let answered = shared.answered.get();
+        if !is_settled && answered.is_some_and(|at| at.elapsed() > DEAF_AFTER) {
+            is_settled = true;
+            shared.log(&format!(
+                "a member of the pool answers over TCP, but no datagram has come from any: UDP to port {} must be let through, here and to the others",
+                shared.options.address.port()
+            ));
+        }
         let due = shared.node().next_ms().saturating_sub(shared.now_ms());
         // Another thread may set an earlier timer meanwhile.
         let wait = Duration::from_millis(due.clamp(1, 100));
         let _ = shared.socket.set_read_timeout(Some(wait));
         let Ok((len, from)) = shared.socket.recv_from(&mut bytes) else { continue };
         let received = shared.with(|node, now_ms| node.receive(from, &bytes[..len], now_ms));
+        is_settled |= received.is_ok();
         if let Err(refusal) = received {
             // Repetitions are usual: networks make them.
             if refusal != Refusal::Replay && complaints.allow(from) {
@@ -253,7 +295,7 @@ fn keep_registered(shared: &Shared, mut registration: Registration) {
     let mut is_away = false;
     loop {
         std::thread::park_timeout(RENEW_EVERY);
-        if shared.stopping.load(Ordering::SeqCst) {
+        if shared.is_stopping() {
             return registration.revoke();
         }
         match registration.renew() {
@@ -275,10 +317,10 @@ fn keep_seeking(shared: &Shared) {
     let (mut turn, mut complaint) = (0, String::new());
     // Gossip misses some when many join at once, so a new member compares more often at first.
     let mut interval = SEEK_ALONE;
-    while !shared.stopping.load(Ordering::SeqCst) {
+    while !shared.is_stopping() {
         let peers = shared.node().peers();
         std::thread::park_timeout(if peers == 0 { SEEK_ALONE } else { interval });
-        if shared.stopping.load(Ordering::SeqCst) {
+        if shared.is_stopping() {
             return;
         }
         if let Err(error) = seek(shared, false) {
@@ -287,6 +329,9 @@ fn keep_seeking(shared: &Shared) {
                 shared.log(&text);
                 complaint = text;
             }
+        }
+        if shared.is_stopping() {
+            return;
         }
         if compared.elapsed() >= interval * (peers / SEEK_MEMBERS).max(1) as u32 {
             compared = Instant::now();
@@ -327,12 +372,17 @@ fn seek(shared: &Shared, first: bool) -> Result<(), JoinError> {
         known.iter().any(|member| member.address == *addr && member.health == Health::Alive)
     };
     for addr in addrs.into_iter().filter(|addr| !is_member(addr)) {
+        // Whoever is silent is waited for, and the end of this member would wait as well.
+        if shared.is_stopping() {
+            break;
+        }
         match ask(addr, options.key.as_ref(), &Request::Members, ASK_LIMIT) {
             Ok(Answer::Members(members)) => {
                 if first || known.len() < 2 {
                     check_name_is_free(shared, &members)?;
                 }
                 shared.with(|node, now_ms| node.learn(&members, now_ms));
+                shared.answered.get_or_init(Instant::now);
                 return Ok(());
             }
             Ok(_) => {}
@@ -352,6 +402,9 @@ fn check_name_is_free(shared: &Shared, members: &[MemberView]) -> Result<(), Joi
     };
     let others = members.iter().filter(|member| member.address != own && member.name == name);
     for other in others.filter(|member| member.health != Health::Dead) {
+        if shared.is_stopping() {
+            break;
+        }
         // It may have died a moment ago: it has the name only if it says so itself.
         let asked = ask(other.address, shared.options.key.as_ref(), &Request::Members, ASK_LIMIT);
         if matches!(asked, Ok(Answer::Members(told)) if told.first().is_some_and(|m| m.name == name))
