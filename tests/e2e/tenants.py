@@ -207,6 +207,27 @@ def longer_failure(bench):
         sweep.ends_right()
 
 
+def member_elsewhere(bench):
+    """A server that joins a pool on another machine listens where that one reaches it, without being told where."""
+    with machine_of(bench) as machine:
+        address, _ = machine.serve(["--name", "here"])
+        log = bench.fresh("there.log")
+        command = ["ip", "netns", "exec", machine.name, bench.hiroma, "serve", "--memory", "64M", "--key-file", machine.key, "--join", address, "--name", "there"]
+        with open(log, "wb") as out:
+            process = bench.start(command, stdout=out, stderr=out)
+
+        def members():
+            want(process.poll() is None, f"the server ended: {log.read_text()[-500:]}")
+            told = pool(bench, address, ["--key-file", machine.key])
+            return {member["name"]: member["address"] for member in told if member["health"] == "alive" and member["sequence"] > 0}
+
+        wait_for(lambda: len(members()) == 2, 30, "both are members")
+        want(members()["there"] == f"{machine.there}:7070", f"its address: {members()}")
+        # Longer than it takes until a member that does not answer is believed dead.
+        time.sleep(12)
+        want(len(members()) == 2, f"they hear each other: {log.read_text()[-500:]}")
+
+
 def quota(bench):
     """A tenant never has more than its quota; what is beyond it goes to the next store, or the program is told whose quota it was."""
     process, store = bench.serve(memory="1G", options=["--quota", "small=64M", "--quota", "900M"])
@@ -254,5 +275,6 @@ TESTS = {
     "tenants-machine-gone": machine_gone,
     "tenants-cut-off": cut_off_for_a_moment,
     "tenants-longer-failure": longer_failure,
+    "tenants-member-elsewhere": member_elsewhere,
     "tenants-quota": quota,
 }

@@ -1,5 +1,6 @@
 //! `hiroma serve`: lends memory until it is stopped.
 
+mod address;
 mod elastic;
 mod journal;
 mod metrics;
@@ -48,15 +49,17 @@ Examples:
   hiroma serve --memory 8G
   head -c 32 /dev/urandom | base64 > hiroma.key
   hiroma serve --listen 10.0.0.1:7070 --memory 50% --key-file hiroma.key
-  hiroma serve --listen 10.0.0.2:7070 --memory 50% --key-file hiroma.key --join 10.0.0.1:7070
+  hiroma serve --memory 50% --key-file hiroma.key --join 10.0.0.1:7070
   hiroma serve --memory 8G --metrics :9467
   hiroma serve --memory auto --spill /srv/scratch:20G
 and on another machine, with a copy of the key:
   hiroma run --store tcp://10.0.0.1:7070 --key-file hiroma.key --local 1G -- PROGRAM")]
 pub struct Args {
-    /// Address and port to listen on; port 0 picks a free port
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7070")]
-    listen: String,
+    /// Address and port to listen on; port 0 picks a free port. Default: 127.0.0.1:7070; with --join
+    /// or --discovery the address of this machine from which it reaches the members named there,
+    /// with port 7070
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
     /// Memory to lend: a size, a share of the machine's memory or the cgroup's limit, or auto: what is
     /// free except for an eighth, following the machine's programs. When these need memory, it is given
     /// back within about a second: programs with --copies or --parity are asked to move away, and the blocks that
@@ -178,7 +181,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         Signals::new([SIGINT, SIGTERM, SIGHUP]).context("cannot take over the signals")?;
     let place = Arc::new(Place::default());
     let options = ServeOptions {
-        listen: args.listen.clone(),
+        listen: address::to_listen_on(args.listen.as_deref(), &args.join, args.discovery.as_ref())?,
         memory_bytes: memory.0,
         elastic,
         key_file: args.key_file.clone(),

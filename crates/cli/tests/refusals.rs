@@ -311,6 +311,19 @@ fn serving_beyond_loopback_needs_a_key() {
 }
 
 #[test]
+fn member_that_the_pool_cannot_reach_is_refused() {
+    // An address for documents, which nobody has.
+    let join = ["serve", "--memory", "64M", "--join", "192.0.2.1:7070"];
+    let listening = [&join[..], &["--listen", "127.0.0.1:0"]].concat();
+    let text = "hiroma: --listen 127.0.0.1:0 is an address of this machine alone, and 192.0.2.1:7070 is not on it: leave --listen out, or give an address of this machine that the members of the pool reach";
+    assert_refused(&listening, 2, text);
+    // The address that is chosen needs a key; without a network there is none to choose.
+    let (code, stderr) = refusal(join);
+    let is_said = stderr.contains("--key-file") || stderr.contains("no way from this machine");
+    assert!(code == Some(2) && is_said && !stderr.contains("127.0.0.1:7070"), "{stderr}");
+}
+
+#[test]
 fn ctl_explains_why_a_process_is_unreachable() {
     let nobody = u32::MAX / 2;
     assert_refused(
