@@ -233,6 +233,18 @@ fn program_runs_in_the_pool_and_drained_members_are_left_out() {
     let first = Member::start("64M", "127.0.0.1:0", &["--name", "a"]);
     let second = Member::start("64M", "127.0.0.1:0", &["--name", "b", "--join", &first.address]);
     until("both", || count(&look(&first.address, &[]), "alive") == 2);
+    let plain = ["run", "-v", "--local", "16M", "--pool", &first.address];
+    let all = |more: &[&str]| {
+        let out = hiroma([&plain[..], more, &["--", "true"]].concat()).output().unwrap();
+        assert!(out.status.success(), "{out:?}");
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let said = all(&[]);
+    assert!(said.contains(&first.address) && said.contains(&second.address), "{said}");
+    assert!(said.contains(", then file:/var/tmp;"), "the disk is behind the pool: {said}");
+    assert!(said.contains("the program ends if a member dies"), "{said}");
+    let said = all(&["--copies", "2", "--store", "compressed:16M"]);
+    assert!(!said.contains("file:") && !said.contains("if a member dies"), "{said}");
     let config = tempfile::tempdir().unwrap();
     fs::create_dir(config.path().join("hiroma")).unwrap();
     let file = config.path().join("hiroma/pool.toml");

@@ -1,6 +1,6 @@
 //! Members of a pool as servers of a program: which ones it begins with, and those that come later.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -53,6 +53,17 @@ pub fn servers_of(
         takers = turns.into_iter().map(|(_, member)| member).take(count_max).collect();
     }
     Ok(takers.iter().map(|member| member.address.to_string()).collect())
+}
+
+/// The label by which blocks are kept apart if nothing else is said: one that tells all members that
+/// take blocks where they are, and not the same of all.
+pub fn common_label(members: &[MemberView]) -> Option<String> {
+    let tells = |label: &&str| {
+        let takers = members.iter().filter(|member| member.takes_blocks());
+        let values: Option<BTreeSet<&str>> = takers.map(|member| value(member, label)).collect();
+        values.is_some_and(|values| values.len() > 1)
+    };
+    ["rack", "host"].iter().copied().find(tells).map(str::to_owned)
 }
 
 /// Members by their value of a label.
@@ -136,6 +147,22 @@ mod tests {
             .unwrap()
         };
         racks.iter().enumerate().map(member).collect()
+    }
+
+    #[test]
+    fn label_that_all_members_have_keeps_blocks_apart() {
+        assert_eq!(common_label(&members(&["r1", "r1", "r2"])).as_deref(), Some("rack"));
+        assert_eq!(common_label(&members(&["r1", "r1"])), None, "hosts tell more");
+        let mut some = members(&["r1", "r2", "r3"]);
+        some[1].labels = vec![("host".to_owned(), "a".to_owned())];
+        assert_eq!(common_label(&some), None);
+        for (number, member) in some.iter_mut().enumerate() {
+            member.labels.push(("host".to_owned(), number.to_string()));
+        }
+        assert_eq!(common_label(&some).as_deref(), Some("host"));
+        some[1].draining = true;
+        assert_eq!(common_label(&some).as_deref(), Some("rack"), "it takes no blocks");
+        assert_eq!(common_label(&[]), None);
     }
 
     #[test]

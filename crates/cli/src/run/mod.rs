@@ -59,7 +59,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .map_err(|error| {
             anyhow::Error::from(Failure { code: error.code(), message: error.to_string() })
         })?;
-    let mut config = args.config()?;
+    let (mut config, following) = args.config()?;
     let path = checks::machine(&config)?;
     if args.verbose {
         show::say(&checks::describe(path, &config));
@@ -67,7 +67,6 @@ pub fn main(args: Args) -> Result<ExitCode> {
     checks::stores(&config)?;
     let library = preload::find()?;
     check_outputs(&args)?;
-    let following = args.following(&config)?;
     let dir = RunDir::create()?;
     config.control_dir = Some(dir.path().to_owned());
     config.runner = Some(std::process::id());

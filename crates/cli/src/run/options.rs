@@ -20,7 +20,7 @@ use hiroma_sys::host::memory::Limits;
 use hiroma_units::{Bytes, EXTENT, SizeSpec, parse_time};
 use rustix::process::{Resource, getrlimit};
 
-use super::members::{Following, domains_of, servers_of};
+use super::members::{Following, common_label, domains_of, servers_of};
 use super::progress;
 use crate::pool::Way;
 
@@ -49,9 +49,10 @@ pub struct Args {
     /// server with the policy noeviction; default size: up to its maxmemory)
     #[arg(long, value_name = "LIST", default_value = DEFAULT_STORES, default_value_if("pool", clap::builder::ArgPredicate::IsPresent, None))]
     store: Option<StoreList>,
-    /// Far memory in the members of a pool, after the stores of --store that are not tcp://: any
-    /// member (HOST:PORT[,...]) is asked for all of them. Without a value: the pool of HIROMA_POOL or
-    /// ~/.config/hiroma/pool.toml
+    /// Far memory in the members of a pool: any member (HOST:PORT[,...]) is asked for all of them.
+    /// Without a value: the pool of HIROMA_POOL or ~/.config/hiroma/pool.toml. They come after the
+    /// stores of --store, but before file:DIR, which takes what they have no room for; without
+    /// --store, that is file:/var/tmp
     #[arg(long, value_name = "MEMBERS", num_args = 0..=1, require_equals = false, value_delimiter = ',')]
     pool: Option<Vec<String>>,
     /// Amount that is moved at a time: auto (chosen at run time, for each 2 MiB), or a power of two
@@ -105,7 +106,8 @@ pub struct Args {
     #[arg(long)]
     hard_limit: bool,
     /// With --pool and --copies or --parity: pieces of a block go to members with different values of
-    /// this label (`hiroma serve --label rack=r1`); without it, to different hosts
+    /// this label (`hiroma serve --label rack=r1`). Without it: of rack, else of host, if all members
+    /// have that label and not all the same value; else to different hosts
     #[arg(long, value_name = "LABEL", requires = "pool")]
     apart: Option<String>,
     /// Name to which servers count the memory of this program, and of all programs with this name:
@@ -168,6 +170,8 @@ Examples:
 
 /// Where far memory is if nothing else is said.
 const DEFAULT_STORES: &str = "compressed,file:/var/tmp";
+/// Where blocks are that a pool has no room for, if nothing else is said.
+const BEHIND_POOL: &str = "/var/tmp";
 /// A process that uses more has a pager, whatever its limit: from then on `hiroma ctl` changes the
 /// limit.
 const MANAGE_FROM_MAX: u64 = 1 << 30;
@@ -177,6 +181,8 @@ struct Stores {
     specs: Vec<StoreSpec>,
     key_file: Option<PathBuf>,
     domains: Vec<(String, String)>,
+    /// The label that these are values of.
+    label: Option<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -256,20 +262,22 @@ pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
 }
 
 impl Args {
-    /// The configuration for the pager in the program.
-    pub fn config(&self) -> Result<Config> {
-        let Stores { specs: mut stores, key_file, domains } = self.stores()?;
+    /// The configuration for the pager in the program, and how members are followed that join the
+    /// pool later.
+    pub fn config(&self) -> Result<(Config, Option<Following>)> {
         let scheme = self.scheme()?;
         if self.apart.is_some() && scheme == Scheme::ONE {
             return Err(refuse(
                 "--apart is about several pieces of a block: add --copies or --parity",
             ));
         }
+        let Stores { specs: mut stores, key_file, domains, label } = self.stores(scheme)?;
         if let Some(tenant) = &self.tenant {
             name_tenant(&mut stores, tenant)?;
         }
+        let following = self.following(scheme, label)?;
         let local_limit_bytes = local_limit(self.local)?.0;
-        Ok(Config {
+        let config = Config {
             local_limit_bytes,
             stores,
             allocation: match self.allocation {
@@ -306,20 +314,17 @@ impl Args {
             },
             arena_bytes: arena_bytes()?,
             ..Config::default()
-        })
+        };
+        Ok((config, following))
     }
 
-    /// How members are followed that join the pool later. Only blocks of several pieces can go
-    /// there.
-    pub fn following(&self, config: &Config) -> Result<Option<Following>> {
-        let Some(pool) = self.pool.as_ref().filter(|_| config.scheme != Scheme::ONE) else {
+    /// Only blocks of several pieces can go to members that join later.
+    fn following(&self, scheme: Scheme, label: Option<String>) -> Result<Option<Following>> {
+        let Some(pool) = self.pool.as_ref().filter(|_| scheme != Scheme::ONE) else {
             return Ok(None);
         };
-        Ok(Some(Following {
-            way: Way::find(pool, self.key_file.as_deref())?,
-            label: self.apart.clone(),
-            tenant: self.tenant.clone(),
-        }))
+        let way = Way::find(pool, self.key_file.as_deref())?;
+        Ok(Some(Following { way, label, tenant: self.tenant.clone() }))
     }
 
     /// Of how many pieces blocks in servers consist.
@@ -336,33 +341,66 @@ impl Args {
     }
 
     /// The stores, the key of the servers among them, and which of these fail together.
-    fn stores(&self) -> Result<Stores> {
+    fn stores(&self, scheme: Scheme) -> Result<Stores> {
         let stores = self.store.as_ref().map(|list| &list.0[..]);
         let Some(pool) = &self.pool else {
             let default =
                 parse_stores(DEFAULT_STORES).map_err(|error| refuse(error.to_string()))?;
             let stores = stores.unwrap_or(&default).iter().map(absolute_store);
-            let specs = stores.collect::<Result<_>>()?;
-            return Ok(Stores { specs, key_file: self.key_file.clone(), domains: Vec::new() });
+            let (specs, key_file) = (stores.collect::<Result<_>>()?, self.key_file.clone());
+            return Ok(Stores { specs, key_file, domains: Vec::new(), label: None });
         };
-        let mut specs =
-            stores.unwrap_or_default().iter().map(absolute_store).collect::<Result<Vec<_>>>()?;
-        if specs.iter().any(|store| matches!(store, StoreSpec::Tcp { .. })) {
+        let specs =
+            stores.map(|specs| specs.iter().map(absolute_store).collect::<Result<Vec<_>>>());
+        let specs = specs.transpose()?;
+        if specs.iter().flatten().any(|store| matches!(store, StoreSpec::Tcp { .. })) {
             return Err(refuse(
                 "--pool and a tcp:// store: the pool's members are the servers; leave one of the two out",
             ));
         }
         let way = Way::find(pool, self.key_file.as_deref())?;
         let members = way.members()?;
-        let label = self.apart.as_deref();
-        let count_max = if self.scheme()? == Scheme::ONE { usize::MAX } else { SERVERS_MAX };
-        specs.push(StoreSpec::Tcp { servers: servers_of(&members, label, count_max)? });
-        let domains = match label {
+        let label = match &self.apart {
+            Some(label) => Some(label.clone()),
+            None if scheme == Scheme::ONE => None,
+            None => common_label(&members),
+        };
+        if let (Some(label), None, true) = (&label, &self.apart, self.verbose) {
+            show::say(&format!("pieces of a block go to members with different values of {label}"));
+        }
+        let count_max = if scheme == Scheme::ONE { usize::MAX } else { SERVERS_MAX };
+        let servers = servers_of(&members, label.as_deref(), count_max)?;
+        if scheme == Scheme::ONE && servers.len() > 1 && !self.quiet {
+            show::say(
+                "note: each block is in one member of the pool, and the program ends if a member dies that has some: --copies 2 survives that, or --parity 4+1",
+            );
+        }
+        let specs = with_pool(specs, servers, is_usable(Path::new(BEHIND_POOL)));
+        let domains = match &label {
             Some(label) => domains_of(&members, label)?,
             None => Vec::new(),
         };
-        Ok(Stores { specs, key_file: way.key_file, domains })
+        Ok(Stores { specs, key_file: way.key_file, domains, label })
     }
+}
+
+/// The stores with those of a pool: before the disk, which takes what the members have no room for.
+/// If the user has named no stores, that is `/var/tmp`, where files can be made there.
+fn with_pool(
+    stores: Option<Vec<StoreSpec>>,
+    servers: Vec<String>,
+    has_disk: bool,
+) -> Vec<StoreSpec> {
+    let disk = StoreSpec::File { dir: BEHIND_POOL.into(), capacity: None };
+    let mut stores = stores.unwrap_or_else(|| if has_disk { vec![disk] } else { Vec::new() });
+    let is_disk = |store: &StoreSpec| matches!(store, StoreSpec::File { .. });
+    let at = stores.iter().position(is_disk).unwrap_or(stores.len());
+    stores.insert(at, StoreSpec::Tcp { servers });
+    stores
+}
+
+fn is_usable(dir: &Path) -> bool {
+    tempfile::tempfile_in(dir).is_ok()
 }
 
 /// Names the tenant to all servers that are not given another name.
@@ -444,6 +482,23 @@ mod tests {
         );
         assert!(named("compressed", "alice").unwrap_err().to_string().contains("about servers"));
         assert!(named("tcp://a:1", "a b").unwrap_err().to_string().contains("letters, digits"));
+    }
+
+    #[test]
+    fn disk_takes_what_the_pool_has_no_room_for() {
+        let all = |text: Option<&str>, has_disk| {
+            let stores = text.map(|text| parse_stores(text).unwrap());
+            let all = with_pool(stores, vec!["a:1".to_owned()], has_disk);
+            all.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(all(None, true), "tcp://a:1 file:/var/tmp");
+        assert_eq!(all(None, false), "tcp://a:1");
+        assert_eq!(all(Some("compressed"), true), "compressed tcp://a:1");
+        let given = "compressed:1M,file:/a:1G,file:/b";
+        assert_eq!(
+            all(Some(given), true),
+            "compressed:1048576 tcp://a:1 file:/a:1073741824 file:/b"
+        );
     }
 
     #[test]
