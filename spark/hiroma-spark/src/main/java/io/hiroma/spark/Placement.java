@@ -22,7 +22,7 @@ final class Placement {
   private static final long OTHER_SHARE = 10;
 
   private final TreeSet<Long> made = new TreeSet<>();
-  /** What one look found to be gone; the next one must agree, since the collector moves objects while they are looked at. */
+  /** What one look found to be gone; the next one of everything must agree, since the collector moves objects meanwhile. */
   private Set<Long> doubtful = Set.of();
 
   /**
@@ -51,8 +51,15 @@ final class Placement {
     }
     List<Long> split = new ArrayList<>(gone);
     split.removeIf(page -> !doubtful.contains(page));
-    doubtful = gone;
+    doubtful = complete ? gone : stillDoubtful(cached, gone);
     return new Decision(collapse(cached, huge, stays, gone), split, gone.size() > split.size());
+  }
+
+  /** A look that did not see everything confirms no doubt, and takes back only those about pages on which it saw data. */
+  private Set<Long> stillDoubtful(CachedPages cached, Set<Long> gone) {
+    Set<Long> still = new HashSet<>(gone);
+    doubtful.stream().filter(page -> made.contains(page) && cached.at(page) < GONE_BYTES).forEach(still::add);
+    return still;
   }
 
   private List<Long> collapse(CachedPages cached, Runs huge, LongPredicate stays, Set<Long> gone) {

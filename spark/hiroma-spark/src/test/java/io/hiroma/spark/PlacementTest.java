@@ -64,6 +64,27 @@ class PlacementTest {
     assertEquals(pages(4), placement.made());
   }
 
+  /** So much is cached that each round takes two looks, of which only the second one sees everything. */
+  @Test
+  void whatIsGoneBecomesSmallAlsoIfARoundTakesSeveralLooks() {
+    Placement placement = new Placement();
+    LongStream.of(2, 4, 6).forEach(mib -> placement.collapsed(mib * MIB));
+    Runs huge = Runs.of(2 * MIB, 8 * MIB);
+    assertEquals(List.of(), placement.decide(cached(4, 5), false, huge, page -> true).split());
+    Placement.Decision first = placement.decide(cached(4, 6), true, huge, page -> true);
+    assertTrue(first.split().isEmpty() && first.pending());
+    // What comes back is no longer doubtful, whenever in a round it is seen.
+    assertEquals(List.of(), placement.decide(cached(6, 7), false, huge, page -> true).split());
+    Placement.Decision second = placement.decide(cached(4, 6), true, huge, page -> true);
+    assertEquals(pages(2), second.split());
+    second.split().forEach(placement::split);
+    assertEquals(List.of(), placement.decide(cached(4, 6), false, huge, page -> true).split());
+    Placement.Decision third = placement.decide(cached(4, 6), true, huge, page -> true);
+    assertEquals(pages(6), third.split());
+    third.split().forEach(placement::split);
+    assertEquals(pages(4), placement.made());
+  }
+
   @Test
   void dataThatComesBackInTimeStaysHuge() {
     Placement placement = new Placement();
