@@ -1,15 +1,18 @@
 package io.hiroma.spark;
 
+import java.lang.ref.WeakReference;
 import java.lang.reflect.Array;
 import java.lang.reflect.Field;
 import java.lang.reflect.Modifier;
 import java.nio.ByteBuffer;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.Deque;
+import java.util.IdentityHashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
+import java.util.Set;
 import java.util.stream.Stream;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.storage.BlockId;
@@ -30,8 +33,8 @@ final class CachedData {
   /** Samples for each huge page that a block fills, and for a block at least. */
   private static final int SAMPLES = 32;
   private static final int SAMPLES_MIN = 64;
-  /** Objects that one look visits at most: some milliseconds. The next one goes on. */
-  private static final int VISITS_MAX = 20_000;
+  /** Objects and chunks after which a look ends, within a block as well: some milliseconds. The next one goes on. */
+  static final int VISITS_MAX = 20_000;
   /** Objects that one element is followed through at most. */
   private static final int ELEMENT_VISITS_MAX = 256;
   /** What an object that is no array has, and the header of one that is: about. */
@@ -49,16 +52,27 @@ final class CachedData {
    *
    * @param pages of all blocks, or if {@code complete} is false of those that there was time for so far
    * @param bytes what Spark says that the blocks have
+   * @param whole pages of all blocks, as the last look saw them that came to the end; the same as {@code pages} before there was one
    */
-  record Look(CachedPages pages, long bytes, boolean complete) {}
+  record Look(CachedPages pages, long bytes, boolean complete, CachedPages whole) {}
 
   /** How many blocks of RDDs and tables there are, and the bytes of all together, as Spark counts them. */
   record Blocks(int count, long bytes) {}
 
+  /** Where blocks come from. */
+  interface Source {
+    List<MemoryEntry<?>> entries() throws ReflectiveOperationException;
+  }
+
+  /** A block from its element number {@code from} on. Spark may drop it before its turn comes, and its memory must be free then. */
+  private record Part(WeakReference<MemoryEntry<?>> entry, int from) {}
+
   private final Heap heap;
-  /** Blocks of a look that has not come to its end, and what was seen of others before them. */
-  private final Deque<MemoryEntry<?>> open = new ArrayDeque<>();
+  private final Source source;
+  /** What a look has not come to, and what was seen of other blocks before. */
+  private final Deque<Part> open = new ArrayDeque<>();
   private CachedPages seen = new CachedPages();
+  private CachedPages whole;
   private int visits;
 
   /**
@@ -67,7 +81,12 @@ final class CachedData {
    * @param heap null with a collector whose objects cannot be found: then only blocks off the heap are
    */
   CachedData(Heap heap) {
+    this(heap, CachedData::entries);
+  }
+
+  CachedData(Heap heap, Source source) {
     this.heap = heap;
+    this.source = source;
   }
 
   /** What is stored now, without looking where it lies. */
@@ -78,25 +97,42 @@ final class CachedData {
 
   /** Looks on where the last look ended, or anew if that saw everything. */
   synchronized Look look() throws ReflectiveOperationException {
-    List<MemoryEntry<?>> entries = entries();
+    List<MemoryEntry<?>> entries = source.entries();
     if (open.isEmpty()) {
-      open.addAll(entries);
+      entries.forEach(entry -> open.add(new Part(new WeakReference<>(entry), 0)));
       seen = new CachedPages();
     }
+    Set<MemoryEntry<?>> stored = Collections.newSetFromMap(new IdentityHashMap<>());
+    stored.addAll(entries);
     visits = 0;
     while (!open.isEmpty() && visits < VISITS_MAX) {
-      MemoryEntry<?> entry = open.remove();
-      if (entry instanceof SerializedMemoryEntry<?> serialized) {
-        for (ByteBuffer chunk : serialized.buffer().getChunks()) {
-          add(chunk, seen);
-        }
-      } else if (heap != null && entry instanceof DeserializedMemoryEntry<?> deserialized) {
-        add(deserialized, seen);
+      Part part = open.remove();
+      MemoryEntry<?> entry = part.entry().get();
+      if (entry != null && stored.contains(entry)) {
+        add(entry, part);
       }
     }
+    boolean complete = open.isEmpty();
+    if (complete) {
+      whole = seen;
+    }
     // The next look, of another thread perhaps, goes on with what is not complete.
-    CachedPages pages = open.isEmpty() ? seen : seen.copy();
-    return new Look(pages, entries.stream().mapToLong(MemoryEntry::size).sum(), open.isEmpty());
+    CachedPages pages = complete ? seen : seen.copy();
+    return new Look(pages, entries.stream().mapToLong(MemoryEntry::size).sum(), complete, whole == null ? pages : whole);
+  }
+
+  private void add(MemoryEntry<?> entry, Part part) {
+    if (entry instanceof SerializedMemoryEntry<?> serialized) {
+      for (ByteBuffer chunk : serialized.buffer().getChunks()) {
+        visits++;
+        add(chunk, seen);
+      }
+    } else if (heap != null && entry instanceof DeserializedMemoryEntry<?> deserialized && deserialized.value().getClass().isArray()) {
+      int next = add(deserialized, part.from(), seen);
+      if (next > 0) {
+        open.addFirst(new Part(part.entry(), next));
+      }
+    }
   }
 
   /**
@@ -149,51 +185,57 @@ final class CachedData {
     return addresses;
   }
 
-  private void add(DeserializedMemoryEntry<?> entry, CachedPages pages) {
+  /** Adds elements from number {@code from} on; the number of the first one that there was no time for, 0 if there was for all. */
+  private int add(DeserializedMemoryEntry<?> entry, int from, CachedPages pages) {
     Object values = entry.value();
-    if (!values.getClass().isArray()) {
-      return;
-    }
     int count = Array.getLength(values);
-    long wanted = Math.max(SAMPLES_MIN, entry.size() / CachedPages.HUGE_PAGE * SAMPLES);
-    boolean all = count == 0 || entry.size() / count >= LARGE_ELEMENT_BYTES;
-    int step = all ? 1 : (int) Math.max(1, count / wanted);
-    List<Object> found = new ArrayList<>(List.of(values));
-    if (!values.getClass().getComponentType().isPrimitive()) {
-      for (long at = 0; at < count; at += step) {
-        follow(Array.get(values, (int) at), all ? entry.size() / count : Long.MAX_VALUE, found);
-      }
+    long own = bytes(values);
+    if (from == 0 && own >= LARGE_BYTES) {
+      long start = addresses(values)[0];
+      pages.add(start, start + own);
     }
-    place(found, step, entry.size(), pages);
+    if (count == 0 || values.getClass().getComponentType().isPrimitive()) {
+      return 0;
+    }
+    long wanted = Math.max(SAMPLES_MIN, entry.size() / CachedPages.HUGE_PAGE * SAMPLES);
+    boolean all = entry.size() / count >= LARGE_ELEMENT_BYTES;
+    int step = all ? 1 : (int) Math.max(1, count / wanted);
+    List<Object> found = new ArrayList<>();
+    long at = from;
+    for (; at < count && visits < VISITS_MAX; at += step) {
+      follow(Array.get(values, (int) at), all ? entry.size() / count : Long.MAX_VALUE, found);
+    }
+    double share = (double) (Math.min(at, count) - from) / count;
+    place(found, step, Math.round(Math.max(0, entry.size() - own) * share), pages);
+    return at < count ? (int) at : 0;
   }
 
-  /** Adds {@code found}: the array of a block's elements, and what every {@code step}-th of them is made of. */
-  private void place(List<Object> found, int step, long entryBytes, CachedPages pages) {
+  /** Adds {@code found}: what every {@code step}-th of some elements is made of, which have {@code partBytes} together. */
+  private void place(List<Object> found, int step, long partBytes, CachedPages pages) {
     long[] where = addresses(found.toArray());
     long exact = 0;
     long sampled = 0;
     for (int number = 0; number < where.length; number++) {
       long bytes = bytes(found.get(number));
-      if (exact(bytes, number, step)) {
+      if (exact(bytes, step)) {
         pages.add(where[number], where[number] + bytes);
         exact += bytes;
       } else {
         sampled += bytes;
       }
     }
-    // A sample stands for the rest of the block, whatever its own objects have.
-    double scale = sampled == 0 ? 0 : (double) Math.max(0, entryBytes - exact) / sampled;
+    // A sample stands for the rest of the elements, whatever its own objects have.
+    double scale = sampled == 0 ? 0 : (double) Math.max(0, partBytes - exact) / sampled;
     for (int number = 0; number < where.length; number++) {
       long bytes = bytes(found.get(number));
-      if (!exact(bytes, number, step) && where[number] != 0) {
+      if (!exact(bytes, step) && where[number] != 0) {
         pages.addAround(where[number], Math.round(bytes * scale));
       }
     }
   }
 
-  /** The array of the elements comes first, and is there once whatever the step is. */
-  private static boolean exact(long bytes, int number, int step) {
-    return bytes >= LARGE_BYTES && (step == 1 || number == 0);
+  private static boolean exact(long bytes, int step) {
+    return bytes >= LARGE_BYTES && step == 1;
   }
 
   /** Adds the objects that {@code element} is made of, until nearly {@code enough} bytes of it are found. */
