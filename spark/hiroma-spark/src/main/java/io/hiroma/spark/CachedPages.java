@@ -69,19 +69,19 @@ final class CachedPages {
   }
 
   /** Runs of huge pages, wherever there is cached data. */
-  Runs huge() {
+  Runs huge(Kernel kernel) {
     Runs found = new Runs();
     long start = -1;
     long end = -1;
     for (long page : bytes.keySet()) {
       // One question for what is close together.
       if (page > end + 64 * HUGE_PAGE) {
-        found.addAll(start < 0 ? new long[0] : Native.hugeRuns(start, end));
+        found.addAll(start < 0 ? new long[0] : kernel.hugeRuns(start, end));
         start = page;
       }
       end = page + HUGE_PAGE;
     }
-    found.addAll(start < 0 ? new long[0] : Native.hugeRuns(start, end));
+    found.addAll(start < 0 ? new long[0] : kernel.hugeRuns(start, end));
     return found;
   }
 }

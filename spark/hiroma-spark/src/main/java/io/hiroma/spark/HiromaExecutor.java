@@ -20,8 +20,9 @@ final class HiromaExecutor implements ExecutorPlugin {
   private static final long TICK_MILLIS = 100;
   /** Between two sweeps while nothing changes: the kernel may have taken huge pages apart. */
   private static final long IDLE_MILLIS = 15_000;
-  /** So many times as long as a look for cached data took, there is none. */
+  /** So many times as long as a look for cached data took, there is none; and while something is to be given back. */
   private static final long REST = 50;
+  private static final long REST_SHRUNK = 10;
   /** Between two questions to the driver whether it is a turn with huge pages or one without. */
   private static final long ASK_MILLIS = 500;
   /** The collector changes what is being read: one error is none, but so many in a row say that this JVM is not as expected. */
@@ -133,9 +134,9 @@ final class HiromaExecutor implements ExecutorPlugin {
       huge = all.huge();
       if (data != null) {
         CachedData.Look look = data.look();
-        CachedPages found = look.pages();
+        CachedPages found = look.whole();
         cached = look.bytes();
-        cachedHuge = Math.min(Math.min(cached, huge), found.total(found.huge())[1]);
+        cachedHuge = Math.min(Math.min(cached, huge), found.total(found.huge(Kernel.REAL))[1]);
       }
     } catch (IOException | ReflectiveOperationException | RuntimeException error) {
       LOG.debug("hiroma: the pages cannot be looked at", error);
@@ -215,48 +216,71 @@ final class HiromaExecutor implements ExecutorPlugin {
   private final class Sweeps {
     private long lastNanos = System.nanoTime();
     private long waitNanos;
-    private long restNanos;
+    /** What is waited for after a round in which there was nothing to do, or the kernel did nothing. */
+    private long idleNanos;
+    private long tookNanos;
     private long used;
     private CachedData.Blocks blocks = new CachedData.Blocks(0, 0);
     private long collections;
-    private boolean pending;
+    private volatile boolean pending;
+    private boolean refused;
+    /** Something was dropped that is to be given back soon. */
+    private boolean shrunk;
 
     /** Everything is to be looked at again. */
     void again() {
       waitNanos = 0;
+      idleNanos = 0;
       pending = true;
     }
 
     void tick(long now) throws ReflectiveOperationException {
-      long usedNow = Storage.usedBytes();
-      long collectionsNow = Jvm.collections();
       long least = settings.sweepMillis() * 1_000_000;
-      if (usedNow != used) {
-        used = usedNow;
-        CachedData.Blocks found = CachedData.blocks();
-        if (!found.equals(blocks)) {
-          blocks = found;
-          waitNanos = Math.min(waitNanos, least);
-          pending = true;
-        }
-      }
+      seeBlocks(least);
+      long collectionsNow = Jvm.collections();
       long since = now - lastNanos;
-      boolean due = pending || collectionsNow != collections || since >= IDLE_MILLIS * 1_000_000;
-      if (!due || since < Math.max(waitNanos, restNanos)) {
+      boolean due = pending || refused || collectionsNow != collections || since >= IDLE_MILLIS * 1_000_000;
+      if (!due || since < Math.max(waitNanos, (shrunk ? REST_SHRUNK : REST) * tookNanos)) {
         return;
       }
       collections = collectionsNow;
       // Until it has ended well.
       pending = true;
-      long before = pages.collapseNanos();
+      long collapsing = pages.collapseNanos();
       long returned = pages.returnedBytes();
-      pending = inForce == Policy.PART_OLD ? pages.mark() : pages.place();
+      HugeData.Outcome outcome = inForce == Policy.PART_OLD ? pages.mark() : pages.place();
       // Collapsing has a budget of its own.
-      long took = System.nanoTime() - now - (pages.collapseNanos() - before);
-      boolean idle = !pending && pages.collapseNanos() == before && pages.returnedBytes() == returned;
-      waitNanos = idle ? Math.min(IDLE_MILLIS * 1_000_000, Math.max(least, waitNanos * 2)) : least;
-      restNanos = REST * took;
+      tookNanos = System.nanoTime() - now - (pages.collapseNanos() - collapsing);
+      boolean vain = outcome == HugeData.Outcome.REFUSED || pages.collapseNanos() == collapsing && pages.returnedBytes() == returned;
+      ended(outcome, vain, least);
       lastNanos = System.nanoTime();
+    }
+
+    private void seeBlocks(long least) throws ReflectiveOperationException {
+      long usedNow = Storage.usedBytes();
+      if (usedNow == used) {
+        return;
+      }
+      used = usedNow;
+      CachedData.Blocks found = CachedData.blocks();
+      if (!found.equals(blocks)) {
+        shrunk |= found.bytes() < blocks.bytes();
+        blocks = found;
+        waitNanos = Math.min(waitNanos, least);
+        pending = true;
+      }
+    }
+
+    private void ended(HugeData.Outcome outcome, boolean vain, long least) {
+      pending = outcome == HugeData.Outcome.MORE;
+      refused = outcome == HugeData.Outcome.REFUSED;
+      shrunk &= pending;
+      if (!vain) {
+        idleNanos = 0;
+      } else if (!pending) {
+        idleNanos = Math.min(IDLE_MILLIS * 1_000_000, Math.max(least, idleNanos * 2));
+      }
+      waitNanos = pending ? least : Math.max(least, idleNanos);
     }
   }
 
