@@ -23,7 +23,7 @@ final class HiromaTab extends SparkUITab {
 
   /**
    * Spark 3.5 asks for the method with the one request and sequence, Spark 4 for that with the other ones. The JVM looks for a class when it
-   * is used, and neither request is: it is only handed on.
+   * is used, and the request of the other version never is.
    */
   private static final class Page extends WebUIPage {
     private static final String HEADER = "headerSparkPage";
@@ -40,17 +40,17 @@ final class HiromaTab extends SparkUITab {
 
     @Override
     public scala.collection.Seq<Node> render(javax.servlet.http.HttpServletRequest request) {
-      return page(request);
+      return page(request, request.getParameter(Picture.EXECUTOR));
     }
 
     /** What {@code WebUIPage} declares in Spark 4. */
     public scala.collection.immutable.Seq<Node> render(jakarta.servlet.http.HttpServletRequest request) {
-      return page(request);
+      return page(request, request.getParameter(Picture.EXECUTOR));
     }
 
     /** A node is a sequence of itself. */
-    private Unparsed page(Object request) {
-      Unparsed content = new Unparsed(Picture.html(trial, histories.get(), System.currentTimeMillis()));
+    private Unparsed page(Object request, String executor) {
+      Unparsed content = new Unparsed(Picture.html(trial, histories.get(), executor, System.currentTimeMillis()));
       Function0<Object> body = () -> content;
       Method header = Stream.of(UIUtils.class.getMethods()).filter(method -> method.getName().equals(HEADER)).findAny().orElse(null);
       try {

@@ -1,5 +1,8 @@
 package io.hiroma.spark;
 
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
+import java.util.Comparator;
 import java.util.List;
 import java.util.Map;
 import java.util.SortedMap;
@@ -7,6 +10,10 @@ import java.util.function.ToLongFunction;
 
 /** The page of {@link HiromaTab} as HTML with inline SVG; it loads nothing and runs no script. */
 final class Picture {
+  /** In the page's address: the executor that is drawn. */
+  static final String EXECUTOR = "executor";
+  /** So many are drawn otherwise: each takes up to some hundred kilobytes. */
+  static final int DRAWN_MAX = 20;
   private static final int COLUMN = 6;
   private static final int ROW = 4;
   private static final int WIDTH = COLUMN * (History.SAMPLES + 1);
@@ -24,8 +31,13 @@ final class Picture {
 
   private Picture() {}
 
-  /** The whole page; {@code trial} is null unless the policy is auto. */
-  static String html(Trial trial, SortedMap<String, History> histories, long nowMillis) {
+  /**
+   * The whole page.
+   *
+   * @param trial null unless the policy is auto
+   * @param chosen the executor to draw; null for the first ones
+   */
+  static String html(Trial trial, SortedMap<String, History> histories, String chosen, long nowMillis) {
     StringBuilder page = new StringBuilder();
     if (trial != null) {
       trial(page, trial);
@@ -33,14 +45,37 @@ final class Picture {
     if (histories.isEmpty()) {
       return page + "<p>No executor has reported yet; they do so every spark.hiroma.report.millis.</p>";
     }
+    // Names are numbers.
+    List<String> names = histories.keySet().stream()
+        .sorted(Comparator.comparingInt(String::length).thenComparing(Comparator.naturalOrder())).toList();
+    table(page, names, histories);
     legend(page);
-    histories.forEach((executor, history) -> {
-      List<History.Sample> samples = history.samples();
+    names.stream().filter(name -> chosen == null || chosen.equals(name)).limit(DRAWN_MAX).forEach(name -> {
+      List<History.Sample> samples = histories.get(name).samples();
       if (!samples.isEmpty()) {
-        executor(page, executor, samples, nowMillis);
+        executor(page, name, samples, nowMillis);
       }
     });
     return page.toString();
+  }
+
+  /** A line for each executor, from which it can be chosen. */
+  private static void table(StringBuilder page, List<String> names, Map<String, History> histories) {
+    page.append("<table class=\"hiroma-executors table table-sm\"><tr><th>Executor</th><th>Policy</th><th>Cached, MiB</th>"
+        + "<th>of that on huge pages</th><th>something else on huge pages</th><th>In memory, MiB</th></tr>\n");
+    for (String name : names) {
+      Usage usage = histories.get(name).last();
+      if (usage != null) {
+        page.append("<tr><td><a href=\"?" + EXECUTOR + "=").append(URLEncoder.encode(name, StandardCharsets.UTF_8)).append("\">")
+            .append(escaped(name)).append("</a></td><td>").append(escaped(usage.policy())).append("</td><td>").append(mib(usage.cachedBytes()))
+            .append("</td><td>").append(mib(usage.cachedHugeBytes())).append("</td><td>").append(mib(usage.otherHugeBytes()))
+            .append("</td><td>").append(mib(usage.residentBytes())).append("</td></tr>\n");
+      }
+    }
+    page.append("</table>\n");
+    if (names.size() > DRAWN_MAX) {
+      page.append("<p>The first ").append(DRAWN_MAX).append(" of ").append(names.size()).append(" are drawn; the table leads to each.</p>\n");
+    }
   }
 
   private static void trial(StringBuilder page, Trial trial) {

@@ -67,10 +67,34 @@ class PictureTest {
     History history = new History();
     history.add(usage(3 * MIB, "<b> & \"c\""), "a@?\u00ff", 1_000);
     history.add(usage(0, "<b> & \"c\""), "", 3_000);
-    String page = Picture.html(null, new TreeMap<>(java.util.Map.of("<1>", history)), 5_000);
+    String page = Picture.html(null, new TreeMap<>(java.util.Map.of("<1>", history)), null, 5_000);
     assertFalse(page.contains("<b>"));
     assertTrue(page.contains("heard of 2 s ago"), page);
+    parse(page);
+    assertTrue(Picture.html(null, new TreeMap<>(), null, 0).contains("No executor has reported yet"));
+  }
+
+  private static void parse(String page) throws Exception {
     DocumentBuilderFactory.newInstance().newDocumentBuilder().parse(new InputSource(new StringReader("<html>" + page + "</html>")));
-    assertTrue(Picture.html(null, new TreeMap<>(), 0).contains("No executor has reported yet"));
+  }
+
+  @Test
+  void ofManyExecutorsSomeAreDrawnAndEachCanBeChosen() throws Exception {
+    TreeMap<String, History> histories = new TreeMap<>();
+    for (int number = 0; number < 300; number++) {
+      History history = new History();
+      history.add(usage(MIB, ""), "", 0);
+      histories.put("" + number, history);
+    }
+    String all = Picture.html(null, histories, null, 0);
+    parse(all);
+    assertEquals(Picture.DRAWN_MAX, all.split("class=\"hiroma-map\"", -1).length - 1);
+    assertTrue(all.contains("Executor 2:") && !all.contains("Executor 100:") && all.contains("href=\"?executor=299\""), all);
+    String one = Picture.html(null, histories, "299", 0);
+    parse(one);
+    assertEquals(1, one.split("class=\"hiroma-map\"", -1).length - 1);
+    assertTrue(one.contains("Executor 299:"), one);
+    String none = Picture.html(null, histories, "<script>", 0);
+    assertFalse(none.contains("script") || none.contains("class=\"hiroma-map\""), none);
   }
 }
