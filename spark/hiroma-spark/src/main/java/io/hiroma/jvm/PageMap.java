@@ -51,6 +51,16 @@ public final class PageMap {
     argument.putLong(0, SIZE).putLong(VECTOR, calls.address(runs)).putLong(VECTOR_LENGTH, RUNS).putLong(CATEGORY_INVERTED, ZERO);
   }
 
+  /** Why this kernel does not tell, as a sentence; "" if it does. */
+  public String problem() {
+    try {
+      huge(0, PAGE);
+      return "";
+    } catch (IllegalStateException notTold) {
+      return notTold.getMessage();
+    }
+  }
+
   /**
    * First and last address of each run of pages of {@code start..end} that are on huge pages of their own; the shared huge page of zeros does
    * not count.

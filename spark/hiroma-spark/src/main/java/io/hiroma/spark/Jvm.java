@@ -49,7 +49,8 @@ final class Jvm {
     } catch (IOException notTold) {
       // Then there are none, which is told by another check.
     }
-    return Native.problem();
+    String missing = Native.problem();
+    return missing.isEmpty() ? Native.pagesProblem() : missing;
   }
 
   private static boolean is(String flag) {

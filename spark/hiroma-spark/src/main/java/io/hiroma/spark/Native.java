@@ -23,6 +23,11 @@ final class Native {
     return Natives.problem();
   }
 
+  /** Why the kernel does not tell which pages are huge; "" if it does. Only where {@link #problem} has none. */
+  static String pagesProblem() {
+    return PageMap.own().problem();
+  }
+
   /** Advises on {@code length} bytes from {@code address} on; 0, or the number of the error (errno(3)). */
   static int advise(long address, long length, int advice) {
     return Natives.calls().advise(address, length, advice);
