@@ -14,8 +14,8 @@ import java.util.Map;
 record Completion(Map<String, String> additions, List<String> missing) {
   static final String EXECUTOR_OPTIONS = "spark.executor.extraJavaOptions";
   static final String DRIVER_OPTIONS = "spark.driver.extraJavaOptions";
-  /** JVMs that do not know the option start all the same. */
-  private static final String HUGE = "-XX:+IgnoreUnrecognizedVMOptions -XX:+UseTransparentHugePages";
+  /** Alone: an option that has JVMs ignore what they do not know would hide mistakes in those of the user. */
+  private static final String HUGE = "-XX:+UseTransparentHugePages";
 
   /**
    * Looks at {@code conf}.
@@ -25,7 +25,7 @@ record Completion(Map<String, String> additions, List<String> missing) {
   static Completion of(Policy policy, Map<String, String> conf, boolean local) {
     String key = local ? DRIVER_OPTIONS : EXECUTOR_OPTIONS;
     String given = conf.getOrDefault(key, "").trim();
-    if (policy != Policy.ENTIRE || Arrays.stream(given.split("\\s+")).anyMatch(option -> option.equals("-XX:+UseTransparentHugePages"))) {
+    if (policy != Policy.ENTIRE || Arrays.stream(given.split("\\s+")).anyMatch(option -> option.equals(HUGE))) {
       return new Completion(Map.of(), List.of());
     }
     if (given.contains("UseTransparentHugePages") || given.contains("UseLargePages")) {

@@ -24,7 +24,7 @@ class CompletionTest {
   void entireAddsItsOptionOnceBehindThoseOfTheUser() {
     Completion completion = Completion.of(Policy.ENTIRE, Map.of("spark.executor.extraJavaOptions", "-Dx=y"), false);
     String options = completion.additions().get("spark.executor.extraJavaOptions");
-    assertTrue(options.startsWith("-Dx=y ") && options.endsWith(" -XX:+UseTransparentHugePages"), options);
+    assertEquals("-Dx=y -XX:+UseTransparentHugePages", options);
     assertEquals(NOTHING, Completion.of(Policy.ENTIRE, completion.additions(), false));
   }
 
