@@ -27,6 +27,10 @@ final class Trial {
     boolean huge() {
       return this != WITHOUT && this != LEAVE;
     }
+
+    boolean decided() {
+      return this == KEEP || this == LEAVE;
+    }
   }
 
   /** Less than this, in all executors together, is not worth a trial. */
@@ -36,16 +40,24 @@ final class Trial {
   static final int PAIRS_MAX = 12;
   /** So many pairs without a stage in both turns: this job does nothing twice. */
   static final int VOID_MAX = 12;
-  /** A turn waits for executors that are still making pages huge, but not longer than so many turns. */
-  private static final int WAIT_TURNS_MAX = 10;
+  /** A turn waits for executors that have not made their pages huge yet, but not longer than so many turns. */
+  static final int WAIT_TURNS_MAX = 30;
+  /** So many turns that ended without their huge pages: there is nothing to be compared. */
+  static final int UNREADY_MAX = 3;
   private static final double CONFIDENCE = 0.95;
   private static final int STAGES_TOLD = 10;
+  /** Less is not worth a word. */
+  private static final double OWN_PERCENT_TOLD = 0.05;
 
   /** Tasks of a stage in a pair of turns: sums of the logarithms of their seconds. */
   private static final class Times {
     private final double[] logs = new double[2];
     private final int[] count = new int[2];
-    private double seconds;
+    private final double[] seconds = new double[2];
+
+    private double allSeconds() {
+      return seconds[0] + seconds[1];
+    }
   }
 
   /**
@@ -61,8 +73,17 @@ final class Trial {
   private long turnBegan;
   /** Tasks that begin later count. */
   private long countsFrom;
+  /** The turn ends then, if a task has counted. */
+  private long ends;
+  private boolean counted;
   private int turns;
   private int voids;
+  /** Whether the turn with huge pages of this pair had them; and how many did not. */
+  private boolean ready = true;
+  private int unready;
+  /** What executors have spent in this pair on huge pages, beside tasks that count; and that as a share of those over all pairs. */
+  private double ownSeconds;
+  private final SummaryStatistics ownShares = new SummaryStatistics();
   private Map<String, Times> pair = new LinkedHashMap<>();
   private final SummaryStatistics pairs = new SummaryStatistics();
   private final Map<String, SummaryStatistics> stages = new TreeMap<>();
@@ -84,20 +105,24 @@ final class Trial {
    * What executors are to do now.
    *
    * @param cachedBytes what is cached in all of them together
-   * @param busy whether the one that asks is still making pages huge
+   * @param busy whether the one that asks has not made its pages huge yet, as its turn wants
    */
   synchronized Turn at(long nowMillis, long cachedBytes, boolean busy) {
-    if (busy && turn == Turn.WITH && nowMillis - turnBegan < WAIT_TURNS_MAX * turnMillis) {
-      countsFrom = Math.max(countsFrom, nowMillis + settleMillis);
+    if (busy && turn == Turn.WITH) {
+      ready = nowMillis - turnBegan < WAIT_TURNS_MAX * turnMillis;
+      if (ready) {
+        countFrom(nowMillis + settleMillis);
+      }
     }
     if (turn == Turn.WAIT && cachedBytes >= LEAST_BYTES) {
       begin(Turn.WITH, nowMillis);
-    } else if ((turn == Turn.WITH || turn == Turn.WITHOUT) && nowMillis - countsFrom >= turnMillis - settleMillis) {
+    } else if (measuring() && counted && nowMillis >= ends) {
+      // A turn in which nobody works, or a task takes longer, goes on until one has counted.
       turns++;
       if (turns % 2 == 0) {
         endPair();
       }
-      if (turn == Turn.WITH || turn == Turn.WITHOUT) {
+      if (measuring()) {
         // With, without, without, with: what changes steadily during the trial is in both alike.
         begin(turns % 4 == 1 || turns % 4 == 2 ? Turn.WITHOUT : Turn.WITH, nowMillis);
       }
@@ -105,65 +130,111 @@ final class Trial {
     return turn;
   }
 
+  private boolean measuring() {
+    return turn == Turn.WITH || turn == Turn.WITHOUT;
+  }
+
   private void begin(Turn next, long nowMillis) {
     turn = next;
     turnBegan = nowMillis;
-    countsFrom = nowMillis + settleMillis;
+    counted = false;
+    countsFrom = 0;
+    ends = 0;
+    countFrom(nowMillis + settleMillis);
     reason = "measuring";
+  }
+
+  private void countFrom(long millis) {
+    countsFrom = Math.max(countsFrom, millis);
+    ends = Math.max(ends, millis + turnMillis - settleMillis);
+  }
+
+  private void leave(String why) {
+    turn = Turn.LEAVE;
+    reason = "left: " + why;
+  }
+
+  /** Counts time that executors have spent on huge pages. What they spend before tasks count is for the trial, and not for the job. */
+  synchronized void spent(long nowMillis, long micros) {
+    if (turn == Turn.WITH && nowMillis >= countsFrom) {
+      ownSeconds += micros / 1e6;
+    }
   }
 
   /** Counts a task that ran from one time to the other, if that was within one turn. */
   synchronized void task(String stage, long beganMillis, long endedMillis) {
-    if (turn != Turn.WITH && turn != Turn.WITHOUT || beganMillis < countsFrom) {
+    if (!measuring() || beganMillis < countsFrom) {
       return;
+    }
+    if (!counted) {
+      counted = true;
+      // After an idle time the turn begins with the work.
+      ends = Math.max(ends, beganMillis + turnMillis - settleMillis);
     }
     double seconds = Math.max(1, endedMillis - beganMillis) / 1e3;
     Times tasks = pair.computeIfAbsent(stage, any -> new Times());
     int side = turn == Turn.WITH ? 0 : 1;
     tasks.logs[side] += Math.log(seconds);
     tasks.count[side]++;
-    tasks.seconds += seconds;
+    tasks.seconds[side] += seconds;
   }
 
   private void endPair() {
     double sum = 0;
     double weight = 0;
+    double withSeconds = pair.values().stream().mapToDouble(tasks -> tasks.seconds[0]).sum();
     for (Map.Entry<String, Times> entry : pair.entrySet()) {
       Times tasks = entry.getValue();
-      if (tasks.count[0] > 0 && tasks.count[1] > 0) {
+      if (ready && tasks.count[0] > 0 && tasks.count[1] > 0) {
         double difference = tasks.logs[0] / tasks.count[0] - tasks.logs[1] / tasks.count[1];
         stages.computeIfAbsent(entry.getKey(), any -> new SummaryStatistics()).addValue(difference);
-        weights.merge(entry.getKey(), tasks.seconds, Double::sum);
-        sum += difference * tasks.seconds;
-        weight += tasks.seconds;
+        weights.merge(entry.getKey(), tasks.allSeconds(), Double::sum);
+        sum += difference * tasks.allSeconds();
+        weight += tasks.allSeconds();
       }
     }
-    pair = new LinkedHashMap<>();
-    if (weight == 0) {
-      voids++;
+    if (weight > 0) {
+      double own = ownSeconds / withSeconds;
+      ownShares.addValue(own);
+      // As if the tasks had taken that much longer.
+      pairs.addValue(sum / weight + Math.log1p(own));
+      decide();
     } else {
-      pairs.addValue(sum / weight);
+      endVoid();
     }
-    decide();
+    pair = new LinkedHashMap<>();
+    ownSeconds = 0;
+    ready = true;
   }
 
+  /** Nothing could be compared. */
+  private void endVoid() {
+    if (ready) {
+      voids++;
+    } else {
+      unready++;
+    }
+    if (voids >= VOID_MAX) {
+      leave("no stage of this job runs often enough to be compared");
+    } else if (unready >= UNREADY_MAX) {
+      leave("making pages huge takes longer than " + WAIT_TURNS_MAX + " turns (spark.hiroma.turn.millis)");
+    }
+  }
+
+  /** Once each time that another pair was added. */
   private void decide() {
     long count = pairs.getN();
     Gain gain = gain(pairs);
-    if (count == PAIRS_MIN || count == PAIRS_MAX) {
-      if (gain.low() > 0) {
-        turn = Turn.KEEP;
-        reason = "kept";
-      } else if (gain.high() < 0) {
-        turn = Turn.LEAVE;
-        reason = "left: tasks are slower with huge pages";
-      } else if (count == PAIRS_MAX) {
-        turn = Turn.LEAVE;
-        reason = "left: no gain that could be told from chance";
-      }
-    } else if (voids >= VOID_MAX) {
-      turn = Turn.LEAVE;
-      reason = "left: no stage of this job runs often enough to be compared";
+    if (count != PAIRS_MIN && count != PAIRS_MAX) {
+      return;
+    }
+    if (gain.low() > 0) {
+      turn = Turn.KEEP;
+      reason = "kept";
+    } else if (gain.high() < 0) {
+      leave("tasks are slower with huge pages");
+    } else if (count == PAIRS_MAX) {
+      leave("no gain that could be told from chance");
     }
   }
 
@@ -186,7 +257,12 @@ final class Trial {
 
   /** What is known, in one sentence. */
   synchronized String told() {
-    return pairs.getN() == 0 ? reason : reason + ": " + sentence(gain(pairs));
+    if (pairs.getN() == 0) {
+      return reason;
+    }
+    double own = 100 * ownShares.getMean();
+    String taken = own < OWN_PERCENT_TOLD ? "" : String.format(Locale.ROOT, "; making them took %.1f %% of it, which is taken off", own);
+    return reason + ": " + sentence(gain(pairs)) + taken;
   }
 
   /** The same for each of the stages that took most of the time. */

@@ -89,9 +89,81 @@ class TrialTest {
     }
     assertEquals(0, trial.gain().pairs());
     while (trial.at(now, ENOUGH, true) == Trial.Turn.WITH) {
+      trial.task("late", now, now + 50);
       now += 100;
-      assertTrue(now < 20_000);
+      assertTrue(now < (Trial.WAIT_TURNS_MAX + 3) * 1_000);
     }
     assertEquals(Trial.Turn.WITHOUT, trial.at(now, ENOUGH, true));
+    // What such a turn has measured proves nothing.
+    while (trial.at(now, ENOUGH, true) != Trial.Turn.LEAVE) {
+      trial.task("late", now, now + 50);
+      now += 100;
+      assertTrue(now < (Trial.UNREADY_MAX + 1) * (Trial.WAIT_TURNS_MAX + 5) * 1_000, trial::told);
+    }
+    assertEquals(0, trial.gain().pairs());
+    assertTrue(trial.told().startsWith("left: making pages huge takes longer than"), trial::told);
+  }
+
+  @Test
+  void anIdleTimeEndsNoTurnAndDecidesNothing() {
+    Trial trial = new Trial(1_000, 100);
+    long now = 0;
+    for (; now < 600_000; now += 500) {
+      assertEquals(Trial.Turn.WITH, trial.at(now, ENOUGH, false));
+    }
+    // A turn after it is as long as others.
+    trial.task("map", now, now + 50);
+    assertEquals(Trial.Turn.WITH, trial.at(now + 800, ENOUGH, false));
+    assertEquals(Trial.Turn.WITHOUT, trial.at(now + 900, ENOUGH, false));
+    for (now += 1_000; now < 1_200_000; now += 500) {
+      assertEquals(Trial.Turn.WITHOUT, trial.at(now, ENOUGH, false));
+    }
+    trial.task("map", now, now + 50);
+    trial.at(now + 900, ENOUGH, false);
+    assertEquals(1, trial.gain().pairs());
+  }
+
+  @Test
+  void tasksThatTakeLongerThanATurnAreCompared() {
+    Random random = new Random(3);
+    Trial trial = job(600_000, (stage, turn) -> (turn == Trial.Turn.WITH ? 3_600 : 4_000) + random.nextInt(50));
+    assertEquals(Trial.Turn.KEEP, trial.at(700_000, ENOUGH, false), trial::told);
+  }
+
+  /** Six pairs do not decide, and then the job does nothing twice any more. */
+  @Test
+  void aTrialEndsThoughItsLastPairsAreVoid() {
+    Random random = new Random(4);
+    Trial trial = new Trial(1_000, 100);
+    long now = 0;
+    int number = 0;
+    while (now < 200_000 && trial.at(now, ENOUGH, false) != Trial.Turn.LEAVE) {
+      long ended = now + 60 + random.nextInt(60);
+      trial.at(ended, ENOUGH, false);
+      trial.task(trial.gain().pairs() < Trial.PAIRS_MIN ? "map" : "once " + number++, now, ended);
+      now = ended;
+    }
+    assertEquals(Trial.PAIRS_MIN, trial.gain().pairs());
+    assertTrue(trial.told().startsWith("left: no stage of this job runs often enough"), trial::told);
+  }
+
+  @Test
+  void whatThePluginSpendsBesideTasksIsTakenOff() {
+    Random random = new Random(5);
+    long last = 0;
+    Trial trial = new Trial(1_000, 100);
+    for (long now = 0; now < 30_000;) {
+      Trial.Turn turn = trial.at(now, ENOUGH, false);
+      long ended = now + (turn == Trial.Turn.WITH ? 76 : 80) + random.nextInt(3);
+      trial.at(ended, ENOUGH, false);
+      trial.task("map", now, ended);
+      // A tenth of the time that goes by.
+      trial.spent(ended, (ended - last) * 100);
+      last = ended;
+      now = ended;
+    }
+    assertEquals(Trial.Turn.LEAVE, trial.at(40_000, ENOUGH, false));
+    assertTrue(trial.gain().percent() < -3 && trial.gain().percent() > -8, trial::told);
+    assertTrue(trial.told().contains("; making them took "), trial::told);
   }
 }
