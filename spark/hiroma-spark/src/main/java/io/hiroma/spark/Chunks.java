@@ -29,15 +29,18 @@ final class Chunks {
    * Has this executor store what comes from now on in chunks of {@code bytes}. The executor knows its regions; the configuration, which is
    * made before it starts, does not.
    *
+   * @return the size so far; negative if nothing is stored here
    * @throws ReflectiveOperationException if this Spark keeps the size elsewhere
    */
-  static void use(long bytes) throws ReflectiveOperationException {
+  static long use(long bytes) throws ReflectiveOperationException {
     SparkEnv env = SparkEnv.get();
     if (env == null || env.blockManager() == null) {
-      return;
+      return -1;
     }
     Field field = MemoryStore.class.getDeclaredField(FIELD);
     field.setAccessible(true);
+    long before = field.getLong(env.blockManager().memoryStore());
     field.setLong(env.blockManager().memoryStore(), bytes);
+    return before;
   }
 }

@@ -2,10 +2,15 @@ package io.hiroma.spark;
 
 import com.codahale.metrics.Gauge;
 import com.codahale.metrics.MetricRegistry;
+import io.hiroma.jvm.JavaHeap;
 import io.hiroma.jvm.Natives;
 import java.io.IOException;
+import java.util.ArrayList;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
+import java.util.function.Consumer;
+import java.util.function.Supplier;
 import org.apache.spark.api.plugin.ExecutorPlugin;
 import org.apache.spark.api.plugin.PluginContext;
 import org.slf4j.Logger;
@@ -41,6 +46,9 @@ final class HiromaExecutor implements ExecutorPlugin {
   /** What the driver's trial wants; only for the policy auto. */
   private Trial.Turn turn = Trial.Turn.WAIT;
   private long nextTurn;
+  /** Bytes of Spark's own chunks while others are used; negative while they are not. */
+  private long chunksBefore = -1;
+  private long nextReport = System.nanoTime();
   private volatile boolean ended;
   private final Sweeps sweeps = new Sweeps();
   private Thread thread;
@@ -57,26 +65,35 @@ final class HiromaExecutor implements ExecutorPlugin {
     settings = Settings.of(HiromaDriver.entries(plugin.conf()));
     try {
       begin();
-    } catch (RuntimeException | LinkageError error) {
+    } catch (RuntimeException | Error error) {
       inForce = Policy.OFF;
       problem = String.valueOf(error.getMessage());
       LOG.warn("hiroma: {} is off in executor {}: {}", settings.policy().word(), plugin.executorID(), problem);
     }
     register(plugin.metricRegistry());
     current = this;
-    thread = new Thread(this::run, "hiroma");
-    thread.setDaemon(true);
-    thread.start();
+    thread = start("hiroma", this::run);
+  }
+
+  private static Thread start(String name, Runnable work) {
+    Thread started = new Thread(work, name);
+    started.setDaemon(true);
+    // Spark's handler of what nobody catches ends the executor.
+    started.setUncaughtExceptionHandler((dead, error) -> LOG.warn("hiroma: the thread {} has ended: {}", name, error.toString()));
+    started.start();
+    return started;
   }
 
   private void begin() {
     SelfCheck.Facts facts = Jvm.facts();
+    SelfCheck check = SelfCheck.of(settings.policy(), facts);
     if (facts.nativeProblem().isEmpty()) {
-      heap = facts.collector() == Jvm.Collector.OTHER ? null : new Heap(Native.heap());
+      List<String> hidden = new ArrayList<>();
+      heap = facts.collector() == Jvm.Collector.OTHER ? null : heap(Native::heap, hidden::add);
       data = new CachedData(heap);
       pages = new HugeData(heap, data, new Budget(settings.cpuPercent(), System.nanoTime()));
+      check = check.and(settings.policy(), hidden);
     }
-    SelfCheck check = SelfCheck.of(settings.policy(), facts);
     if (!check.refusals().isEmpty()) {
       throw new IllegalStateException(String.join("; ", check.refusals()));
     }
@@ -85,10 +102,20 @@ final class HiromaExecutor implements ExecutorPlugin {
       LOG.warn("hiroma: {}", Natives.note());
     }
     inForce = settings.policy();
-    if (places() && facts.collector() == Jvm.Collector.G1) {
+    if (places() && facts.collector() == Jvm.Collector.G1 && heap != null) {
       fitChunks();
     }
     LOG.info("hiroma: {} in executor {} (native calls: {})", inForce.word(), context.executorID(), Natives.way());
+  }
+
+  /** The heap, or null and why it cannot be read here: blocks off it are looked after all the same. */
+  static Heap heap(Supplier<JavaHeap> find, Consumer<String> why) {
+    try {
+      return new Heap(find.get());
+    } catch (RuntimeException | LinkageError hidden) {
+      why.accept(String.valueOf(hidden.getMessage()));
+      return null;
+    }
   }
 
   private boolean places() {
@@ -101,9 +128,17 @@ final class HiromaExecutor implements ExecutorPlugin {
       return;
     }
     try {
-      Chunks.use(Chunks.fitting(Native.heap().regionBytes()));
+      chunksBefore = Chunks.use(Chunks.fitting(Native.heap().regionBytes()));
     } catch (ReflectiveOperationException | RuntimeException other) {
       LOG.debug("hiroma: chunks of serialised data keep their size", other);
+    }
+  }
+
+  /** Chunks have Spark's own size again: the policy has no use for another one any more. */
+  private void restoreChunks() throws ReflectiveOperationException {
+    if (chunksBefore > 0) {
+      Chunks.use(chunksBefore);
+      chunksBefore = -1;
     }
   }
 
@@ -132,7 +167,9 @@ final class HiromaExecutor implements ExecutorPlugin {
       Smaps.Mapping all = Smaps.sum();
       resident = all.resident();
       huge = all.huge();
-      if (data != null) {
+      if (data == null) {
+        cached = CachedData.blocks().bytes();
+      } else {
         CachedData.Look look = data.look();
         CachedPages found = look.whole();
         cached = look.bytes();
@@ -149,46 +186,77 @@ final class HiromaExecutor implements ExecutorPlugin {
 
   private Object report() {
     LinkedHashMap<String, String> message = usage().message();
-    message.put(RegionMap.KEY, heap == null ? "" : heap.map());
+    message.put(RegionMap.KEY, map());
     return message;
   }
 
+  private String map() {
+    try {
+      return heap == null ? "" : heap.map();
+    } catch (RuntimeException hidden) {
+      LOG.debug("hiroma: the heap cannot be drawn", hidden);
+      return "";
+    }
+  }
+
   private void run() {
-    long nextReport = System.nanoTime();
     int errors = 0;
     while (!ended) {
       try {
         Thread.sleep(TICK_MILLIS);
-        ask(System.nanoTime());
-        if (settings.sweepMillis() > 0 && places() && turn.huge()) {
-          sweeps.tick(System.nanoTime());
-        }
-        if (settings.reportMillis() > 0 && System.nanoTime() - nextReport >= 0) {
-          context.send(report());
-          nextReport = System.nanoTime() + settings.reportMillis() * 1_000_000;
-        }
+        tick();
         errors = 0;
       } catch (InterruptedException end) {
         return;
-      } catch (IOException | ReflectiveOperationException | RuntimeException | LinkageError error) {
-        if (++errors < ERRORS_MAX && !ended) {
-          LOG.debug("hiroma: once more", error);
-          continue;
+      } catch (Throwable error) {
+        // Errors of the JVM too: the executor has tasks to end.
+        errors++;
+        LOG.debug("hiroma: once more", error);
+        if (errors >= ERRORS_MAX && !ended && inForce != Policy.OFF) {
+          giveUp(error);
         }
-        LOG.warn("hiroma: executor {} goes on as it is: {}", context.executorID(), error.toString());
-        if (inForce == Policy.OFF) {
-          return;
-        }
-        // From now on it only reports.
-        inForce = Policy.OFF;
-        pages.returnAll();
-        problem = error.toString();
       }
     }
   }
 
+  private void tick() throws ReflectiveOperationException {
+    ask(System.nanoTime());
+    if (settings.sweepMillis() > 0 && places() && turn.huge()) {
+      sweeps.tick(System.nanoTime());
+    }
+    long now = System.nanoTime();
+    if (settings.reportMillis() > 0 && now - nextReport >= 0) {
+      nextReport = now + settings.reportMillis() * 1_000_000;
+      send(report());
+    }
+  }
+
+  /** A driver that is not there, or not yet, is no reason to give up. */
+  private void send(Object message) {
+    try {
+      context.send(message);
+    } catch (IOException | RuntimeException notSent) {
+      LOG.debug("hiroma: a report was not sent", notSent);
+    }
+  }
+
+  /** From now on it only reports. */
+  private void giveUp(Throwable error) {
+    LOG.warn("hiroma: executor {} goes on as it is: {}", context.executorID(), error.toString());
+    inForce = Policy.OFF;
+    problem = error.toString();
+    try {
+      if (pages != null) {
+        pages.returnAll();
+      }
+      restoreChunks();
+    } catch (ReflectiveOperationException | RuntimeException | LinkageError left) {
+      LOG.debug("hiroma: not everything is as it was", left);
+    }
+  }
+
   /** Asks the driver whose turn it is, if the policy is to find that out. */
-  private void ask(long now) {
+  private void ask(long now) throws ReflectiveOperationException {
     if (inForce != Policy.AUTO || now - nextTurn < 0) {
       return;
     }
@@ -207,6 +275,9 @@ final class HiromaExecutor implements ExecutorPlugin {
       sweeps.again();
     }
     turn = next;
+    if (next == Trial.Turn.LEAVE) {
+      restoreChunks();
+    }
   }
 
   /**
@@ -222,7 +293,7 @@ final class HiromaExecutor implements ExecutorPlugin {
     private long used;
     private CachedData.Blocks blocks = new CachedData.Blocks(0, 0);
     private long collections;
-    private volatile boolean pending;
+    private boolean pending;
     private boolean refused;
     /** Something was dropped that is to be given back soon. */
     private boolean shrunk;

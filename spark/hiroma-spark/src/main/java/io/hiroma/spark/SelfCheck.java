@@ -56,4 +56,14 @@ record SelfCheck(List<String> refusals, List<String> warnings) {
     }
     return new SelfCheck(List.copyOf(refusals), List.copyOf(warnings));
   }
+
+  /** The same, with what became known later of a heap that cannot be read. */
+  SelfCheck and(Policy policy, List<String> hidden) {
+    if (policy == Policy.OFF || policy == Policy.ENTIRE) {
+      return this;
+    }
+    List<String> more = new ArrayList<>(warnings);
+    hidden.forEach(why -> more.add("the heap cannot be read, and only blocks off the heap get huge pages: " + why));
+    return new SelfCheck(refusals, List.copyOf(more));
+  }
 }
