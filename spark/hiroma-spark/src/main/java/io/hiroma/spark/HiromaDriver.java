@@ -2,8 +2,11 @@ package io.hiroma.spark;
 
 import com.codahale.metrics.Gauge;
 import com.codahale.metrics.MetricRegistry;
+import java.util.Collections;
 import java.util.HashMap;
+import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.SparkConf;
@@ -23,10 +26,27 @@ final class HiromaDriver implements DriverPlugin {
   static final String TURN = "turn";
   static final String TURN_BUSY = "turn, busy";
 
+  /** So many executors that are gone are remembered: what they had sent before may come later. */
+  private static final int GONE_MAX = 1_000;
+
   private MetricRegistry registry;
+  private final Set<String> gone = Collections.newSetFromMap(new LinkedHashMap<String, Boolean>() {
+    @Override
+    protected boolean removeEldestEntry(Map.Entry<String, Boolean> eldest) {
+      return size() > GONE_MAX;
+    }
+  });
   /** Null unless the policy is auto. */
   private static volatile Trial trial;
   private volatile Trial.Turn turn;
+
+  HiromaDriver() {
+    this(new MetricRegistry());
+  }
+
+  HiromaDriver(MetricRegistry registry) {
+    this.registry = registry;
+  }
 
   static Map<String, Usage> reports() {
     Map<String, Usage> reports = new HashMap<>();
@@ -61,6 +81,7 @@ final class HiromaDriver implements DriverPlugin {
     Gauge<Integer> executors = HISTORIES::size;
     // Spark takes in a registry that holds something, and then also what it gets later.
     registry.register("executors", executors);
+    context.addSparkListener(new Departures(this::removed));
     if (settings.policy() == Policy.AUTO) {
       begin(context, settings.turnMillis());
     }
@@ -92,6 +113,18 @@ final class HiromaDriver implements DriverPlugin {
     return now.name();
   }
 
+  /** Forgets an executor: an application may have many thousand of them, one after the other. */
+  synchronized void removed(String executor) {
+    gone.add(executor);
+    if (HISTORIES.remove(executor) != null) {
+      Usage.FIGURES.keySet().forEach(name -> registry.remove(figure(executor, name)));
+    }
+  }
+
+  private static String figure(String executor, String name) {
+    return MetricRegistry.name("executor", executor, name);
+  }
+
   private static void configure(SparkConf conf, Settings settings) {
     settings.complaints().forEach(complaint -> LOG.warn("hiroma: {}", complaint));
     String master = conf.get("spark.master", "");
@@ -114,15 +147,21 @@ final class HiromaDriver implements DriverPlugin {
       return trial == null ? Trial.Turn.WAIT.name() : turn(TURN_BUSY.equals(message));
     }
     if (message instanceof Map<?, ?> report) {
-      Usage usage = Usage.of(report);
-      History history = HISTORIES.computeIfAbsent(usage.executor(), this::begin);
-      String before = history.last() == null ? "" : history.last().problem();
-      history.add(usage, String.valueOf(report.get(RegionMap.KEY)), System.currentTimeMillis());
-      if (!usage.problem().isEmpty() && !usage.problem().equals(before)) {
-        LOG.warn("hiroma: executor {} has the pages that it would have without the plugin: {}", usage.executor(), usage.problem());
-      }
+      take(Usage.of(report), String.valueOf(report.get(RegionMap.KEY)));
     }
     return null;
+  }
+
+  private synchronized void take(Usage usage, String map) {
+    if (gone.contains(usage.executor())) {
+      return;
+    }
+    History history = HISTORIES.computeIfAbsent(usage.executor(), this::begin);
+    String before = history.last() == null ? "" : history.last().problem();
+    history.add(usage, map, System.currentTimeMillis());
+    if (!usage.problem().isEmpty() && !usage.problem().equals(before)) {
+      LOG.warn("hiroma: executor {} has the pages that it would have without the plugin: {}", usage.executor(), usage.problem());
+    }
   }
 
   /** Executors have no servlet that Prometheus could ask; their figures are in the driver's metrics, as old as the last report. */
@@ -130,7 +169,7 @@ final class HiromaDriver implements DriverPlugin {
     History history = new History();
     Usage.FIGURES.forEach((name, value) -> {
       Gauge<Long> gauge = () -> history.last() == null ? 0 : value.applyAsLong(history.last());
-      registry.register(MetricRegistry.name("executor", executor, name), gauge);
+      registry.register(figure(executor, name), gauge);
     });
     return history;
   }
