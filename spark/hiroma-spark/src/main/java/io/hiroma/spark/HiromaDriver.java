@@ -21,13 +21,10 @@ import scala.Tuple2;
 final class HiromaDriver implements DriverPlugin {
   private static final Logger LOG = LoggerFactory.getLogger(HiromaDriver.class);
   private static final Map<String, History> HISTORIES = new ConcurrentHashMap<>();
-
-  /** What an executor asks, to be answered with the name of a {@link Trial.Turn}; the second while it still makes pages huge. */
-  static final String TURN = "turn";
-  static final String TURN_BUSY = "turn, busy";
-
   /** So many executors that are gone are remembered: what they had sent before may come later. */
   private static final int GONE_MAX = 1_000;
+  /** Null unless the policy is auto. */
+  private static volatile Trial trial;
 
   private MetricRegistry registry;
   private final Set<String> gone = Collections.newSetFromMap(new LinkedHashMap<String, Boolean>() {
@@ -36,9 +33,10 @@ final class HiromaDriver implements DriverPlugin {
       return size() > GONE_MAX;
     }
   });
-  /** Null unless the policy is auto. */
-  private static volatile Trial trial;
-  private volatile Trial.Turn turn;
+  /** What each executor asked last, and what all of them have cached together. */
+  private final Map<String, Question> questions = new HashMap<>();
+  private long cachedBytes;
+  private Trial.Turn turn;
 
   HiromaDriver() {
     this(new MetricRegistry());
@@ -83,7 +81,8 @@ final class HiromaDriver implements DriverPlugin {
     registry.register("executors", executors);
     context.addSparkListener(new Departures(this::removed));
     if (settings.policy() == Policy.AUTO) {
-      begin(context, settings.turnMillis());
+      begin(new Trial(settings.turnMillis(), settings.settleMillis()));
+      context.addSparkListener(new Tasks(trial));
     }
     try {
       if (context.ui().isDefined()) {
@@ -95,27 +94,35 @@ final class HiromaDriver implements DriverPlugin {
     return Map.of();
   }
 
-  private void begin(SparkContext context, long turnMillis) {
-    trial = new Trial(turnMillis, turnMillis / 10);
-    context.addSparkListener(new Tasks(trial));
-    Gauge<Double> gain = () -> trial.gain().percent();
+  /** Has the policy auto find out with {@code next}. */
+  void begin(Trial next) {
+    trial = next;
+    Gauge<Double> gain = () -> next.gain().percent();
     registry.register("gainPercent", gain);
   }
 
-  /** What an executor is to do now. */
-  private String turn(boolean busy) {
-    long cached = HISTORIES.values().stream().map(History::last).filter(usage -> usage != null).mapToLong(Usage::cachedBytes).sum();
-    Trial.Turn now = trial.at(System.currentTimeMillis(), cached, busy);
-    if (now != turn && (now == Trial.Turn.KEEP || now == Trial.Turn.LEAVE)) {
+  /** What the executor that asks is to do now. */
+  private synchronized String answer(Question question) {
+    if (gone.contains(question.executor())) {
+      return Trial.Turn.WAIT.name();
+    }
+    long now = System.currentTimeMillis();
+    Question before = questions.put(question.executor(), question);
+    cachedBytes += question.cachedBytes() - (before == null ? 0 : before.cachedBytes());
+    Trial.Turn next = trial.at(now, cachedBytes, question.busy());
+    trial.spent(now, before == null ? 0 : question.spentMicros() - before.spentMicros());
+    if (next != turn && next.decided()) {
       LOG.info("hiroma: auto: {}", trial.told());
     }
-    turn = now;
-    return now.name();
+    turn = next;
+    return next.name();
   }
 
   /** Forgets an executor: an application may have many thousand of them, one after the other. */
   synchronized void removed(String executor) {
     gone.add(executor);
+    Question last = questions.remove(executor);
+    cachedBytes -= last == null ? 0 : last.cachedBytes();
     if (HISTORIES.remove(executor) != null) {
       Usage.FIGURES.keySet().forEach(name -> registry.remove(figure(executor, name)));
     }
@@ -127,6 +134,11 @@ final class HiromaDriver implements DriverPlugin {
 
   private static void configure(SparkConf conf, Settings settings) {
     settings.complaints().forEach(complaint -> LOG.warn("hiroma: {}", complaint));
+    if (settings.policy() == Policy.ENTIRE && !System.getProperty("os.name", "").equals("Linux")) {
+      // There JVMs do not know the option, and would not start.
+      LOG.warn("hiroma: the policy entire needs Linux");
+      return;
+    }
     String master = conf.get("spark.master", "");
     boolean local = master.startsWith("local") && !master.startsWith("local-cluster");
     Completion completion = Completion.of(settings.policy(), entries(conf), local);
@@ -143,11 +155,12 @@ final class HiromaDriver implements DriverPlugin {
 
   @Override
   public Object receive(Object message) {
-    if (TURN.equals(message) || TURN_BUSY.equals(message)) {
-      return trial == null ? Trial.Turn.WAIT.name() : turn(TURN_BUSY.equals(message));
-    }
-    if (message instanceof Map<?, ?> report) {
-      take(Usage.of(report), String.valueOf(report.get(RegionMap.KEY)));
+    if (message instanceof Map<?, ?> map) {
+      Question question = Question.of(map);
+      if (question != null) {
+        return trial == null ? Trial.Turn.WAIT.name() : answer(question);
+      }
+      take(Usage.of(map), String.valueOf(map.get(RegionMap.KEY)));
     }
     return null;
   }

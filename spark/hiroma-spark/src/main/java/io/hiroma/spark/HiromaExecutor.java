@@ -28,8 +28,6 @@ final class HiromaExecutor implements ExecutorPlugin {
   /** So many times as long as a look for cached data took, there is none; and while something is to be given back. */
   private static final long REST = 50;
   private static final long REST_SHRUNK = 10;
-  /** Between two questions to the driver whether it is a turn with huge pages or one without. */
-  private static final long ASK_MILLIS = 500;
   /** The collector changes what is being read: one error is none, but so many in a row say that this JVM is not as expected. */
   private static final int ERRORS_MAX = 10;
   /** What Spark calls the executor that is inside the driver ({@code SparkContext.DRIVER_IDENTIFIER}). */
@@ -43,15 +41,16 @@ final class HiromaExecutor implements ExecutorPlugin {
   private volatile Heap heap;
   private volatile CachedData data;
   private volatile HugeData pages;
-  /** What the driver's trial wants; only for the policy auto. */
+  /** What the driver's trial wants, and what is done; only for the policy auto. */
+  private volatile Trial.Turn wanted = Trial.Turn.WAIT;
   private Trial.Turn turn = Trial.Turn.WAIT;
-  private long nextTurn;
   /** Bytes of Spark's own chunks while others are used; negative while they are not. */
   private long chunksBefore = -1;
   private long nextReport = System.nanoTime();
   private volatile boolean ended;
   private final Sweeps sweeps = new Sweeps();
   private Thread thread;
+  private Thread asking;
   private Usage last;
   private long lastNanos;
 
@@ -73,6 +72,9 @@ final class HiromaExecutor implements ExecutorPlugin {
     register(plugin.metricRegistry());
     current = this;
     thread = start("hiroma", this::run);
+    if (inForce == Policy.AUTO) {
+      asking = start("hiroma-ask", this::ask);
+    }
   }
 
   private static Thread start(String name, Runnable work) {
@@ -220,7 +222,7 @@ final class HiromaExecutor implements ExecutorPlugin {
   }
 
   private void tick() throws ReflectiveOperationException {
-    ask(System.nanoTime());
+    follow();
     if (settings.sweepMillis() > 0 && places() && turn.huge()) {
       sweeps.tick(System.nanoTime());
     }
@@ -255,23 +257,30 @@ final class HiromaExecutor implements ExecutorPlugin {
     }
   }
 
-  /** Asks the driver whose turn it is, if the policy is to find that out. */
-  private void ask(long now) throws ReflectiveOperationException {
-    if (inForce != Policy.AUTO || now - nextTurn < 0) {
-      return;
+  /** Asks the driver whose turn it is, on a thread of its own: an answer may take as long as the network has time. */
+  private void ask() {
+    while (!ended && inForce == Policy.AUTO) {
+      try {
+        Thread.sleep(Question.againMillis(wanted));
+        wanted = Trial.Turn.valueOf(String.valueOf(context.ask(sweeps.question(context.executorID()).message())));
+      } catch (InterruptedException end) {
+        return;
+      } catch (Throwable noAnswer) {
+        // A driver that is busy, or leaving: as before then.
+        LOG.debug("hiroma: the driver does not answer", noAnswer);
+      }
     }
-    nextTurn = now + ASK_MILLIS * 1_000_000;
-    Trial.Turn next;
-    try {
-      next = Trial.Turn.valueOf(String.valueOf(context.ask(sweeps.pending ? HiromaDriver.TURN_BUSY : HiromaDriver.TURN)));
-    } catch (Exception noAnswer) {
-      // A driver that is busy, or leaving: as before then.
-      LOG.debug("hiroma: the driver does not answer", noAnswer);
+  }
+
+  /** Does what the driver wants. */
+  private void follow() throws ReflectiveOperationException {
+    Trial.Turn next = wanted;
+    if (next == turn) {
       return;
     }
     if (turn.huge() && !next.huge()) {
       pages.returnAll();
-    } else if (!turn.huge() && next.huge()) {
+    } else if (next == Trial.Turn.WITH || !turn.huge()) {
       sweeps.again();
     }
     turn = next;
@@ -291,15 +300,23 @@ final class HiromaExecutor implements ExecutorPlugin {
     private long idleNanos;
     private long tookNanos;
     private long used;
-    private CachedData.Blocks blocks = new CachedData.Blocks(0, 0);
+    private volatile CachedData.Blocks blocks = new CachedData.Blocks(0, 0);
     private long collections;
     private boolean pending;
     private boolean refused;
     /** Something was dropped that is to be given back soon. */
     private boolean shrunk;
+    /** A turn with huge pages has begun, and what was cached before does not have them yet. */
+    private volatile boolean placing;
+    private volatile long spentNanos;
+
+    Question question(String executor) {
+      return new Question(executor, blocks.bytes(), placing, spentNanos / 1_000);
+    }
 
     /** Everything is to be looked at again. */
     void again() {
+      placing = true;
       waitNanos = 0;
       idleNanos = 0;
       pending = true;
@@ -324,7 +341,9 @@ final class HiromaExecutor implements ExecutorPlugin {
       tookNanos = System.nanoTime() - now - (pages.collapseNanos() - collapsing);
       boolean vain = outcome == HugeData.Outcome.REFUSED || pages.collapseNanos() == collapsing && pages.returnedBytes() == returned;
       ended(outcome, vain, least);
+      placing &= !pages.placed();
       lastNanos = System.nanoTime();
+      spentNanos += lastNanos - now;
     }
 
     private void seeBlocks(long least) throws ReflectiveOperationException {
@@ -359,6 +378,9 @@ final class HiromaExecutor implements ExecutorPlugin {
   public void shutdown() {
     ended = true;
     current = null;
+    if (asking != null) {
+      asking.interrupt();
+    }
     if (thread != null) {
       thread.interrupt();
       try {

@@ -38,6 +38,7 @@ final class HugeData {
   private volatile long failures;
   private volatile long collapseNanos;
   private volatile long returnedBytes;
+  private boolean placed;
   private long retryNanos;
   private long retryAt;
 
@@ -67,6 +68,11 @@ final class HugeData {
     return collapseNanos;
   }
 
+  /** Whether the last go came to the end of what is cached, and left nothing for another one. */
+  boolean placed() {
+    return placed;
+  }
+
   /** Bytes that were huge for cached data and are on small pages again. */
   long returnedBytes() {
     return returnedBytes;
@@ -83,6 +89,7 @@ final class HugeData {
     Placement.Decision decision = placement.decide(look.pages(), look.complete(), look.pages().huge(kernel), stays());
     boolean allSplit = splitAll(decision.split());
     Outcome collapsed = collapse(decision.collapse());
+    placed = look.complete() && collapsed != Outcome.MORE;
     if (collapsed == Outcome.MORE || decision.pending() || !look.complete()) {
       return Outcome.MORE;
     }

@@ -30,6 +30,12 @@ record Settings(Policy policy, boolean configure, long sweepMillis, int cpuPerce
   static final String REPORT_MILLIS = PREFIX + "report.millis";
   private static final List<String> KNOWN = List.of(POLICY, CONFIGURE, SWEEP_MILLIS, CPU_PERCENT, FIT_CHUNKS, TURN_MILLIS, REPORT_MILLIS);
   private static final long HOUR_MILLIS = 3_600_000;
+  private static final long SWEEP_MILLIS_DEFAULT = 200;
+  /** Shorter turns would be over before every executor knows of them. */
+  private static final long TURN_MILLIS_MIN = 2_000;
+  private static final long REPORT_MILLIS_MIN = 100;
+  /** For what executors do between the answer and the first page. */
+  private static final long ANSWER_MILLIS = 200;
 
   /** Reads those entries of a Spark configuration that are ours. */
   static Settings of(Map<String, String> conf) {
@@ -47,10 +53,21 @@ record Settings(Policy policy, boolean configure, long sweepMillis, int cpuPerce
       complaints.add(POLICY + " is off, entire, part, auto or part-old, not \"" + word + "\"; off is used");
       return Policy.OFF;
     });
-    return new Settings(policy, truth(ours, CONFIGURE, complaints), number(ours, SWEEP_MILLIS, 200, HOUR_MILLIS, complaints),
-        (int) number(ours, CPU_PERCENT, 10, 100, complaints), truth(ours, FIT_CHUNKS, complaints),
-        number(ours, TURN_MILLIS, 10_000, HOUR_MILLIS, complaints), number(ours, REPORT_MILLIS, 10_000, HOUR_MILLIS, complaints),
+    long sweepMillis = number(ours, SWEEP_MILLIS, SWEEP_MILLIS_DEFAULT, 0, HOUR_MILLIS, complaints);
+    if (policy == Policy.AUTO && sweepMillis == 0) {
+      complaints.add(SWEEP_MILLIS + " is 0, and so there is nothing for the policy auto to compare; " + SWEEP_MILLIS_DEFAULT + " is used");
+      sweepMillis = SWEEP_MILLIS_DEFAULT;
+    }
+    long reportMillis = "0".equals(ours.get(REPORT_MILLIS)) ? 0
+        : number(ours, REPORT_MILLIS, 10_000, REPORT_MILLIS_MIN, HOUR_MILLIS, complaints);
+    return new Settings(policy, truth(ours, CONFIGURE, complaints), sweepMillis, (int) number(ours, CPU_PERCENT, 10, 0, 100, complaints),
+        truth(ours, FIT_CHUNKS, complaints), number(ours, TURN_MILLIS, 10_000, TURN_MILLIS_MIN, HOUR_MILLIS, complaints), reportMillis,
         List.copyOf(complaints));
+  }
+
+  /** The part of a turn in which tasks do not count: executors ask, and then make pages huge or small. */
+  long settleMillis() {
+    return Math.max(turnMillis / 10, Question.EVERY_MILLIS + ANSWER_MILLIS);
   }
 
   private static boolean truth(Map<String, String> ours, String key, List<String> complaints) {
@@ -62,20 +79,20 @@ record Settings(Policy policy, boolean configure, long sweepMillis, int cpuPerce
     return word.equalsIgnoreCase("true");
   }
 
-  private static long number(Map<String, String> ours, String key, long otherwise, long most, List<String> complaints) {
+  private static long number(Map<String, String> ours, String key, long otherwise, long least, long most, List<String> complaints) {
     String word = ours.get(key);
     if (word == null) {
       return otherwise;
     }
     try {
       long value = Long.parseLong(word);
-      if (value >= 0 && value <= most) {
+      if (value >= least && value <= most) {
         return value;
       }
     } catch (NumberFormatException notANumber) {
       // Told below, together with what is out of range.
     }
-    complaints.add(key + " is a number from 0 to " + most + ", not \"" + word + "\"; " + otherwise + " is used");
+    complaints.add(key + " is a number from " + least + " to " + most + ", not \"" + word + "\"; " + otherwise + " is used");
     return otherwise;
   }
 

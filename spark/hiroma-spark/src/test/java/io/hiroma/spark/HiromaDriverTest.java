@@ -49,4 +49,17 @@ class HiromaDriverTest {
     driver.receive(report("another"));
     assertEquals(Map.of("another", Usage.of(report("another"))), HiromaDriver.reports());
   }
+
+  @Test
+  void aTrialBeginsWhenAllExecutorsTogetherHaveEnough() {
+    driver.begin(new Trial(10_000, 1_000));
+    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0).message()));
+    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0).message()));
+    leaves("1");
+    assertEquals("WAIT", driver.receive(new Question("2", Trial.LEAST_BYTES / 2, false, 0).message()));
+    // Too late.
+    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0).message()));
+    assertEquals("WITH", driver.receive(new Question("3", Trial.LEAST_BYTES / 2, false, 0).message()));
+    assertEquals("measuring", HiromaDriver.told());
+  }
 }

@@ -67,10 +67,10 @@ class PoliciesIT {
     });
   }
 
-  /** Turns of a quarter of a second: that there is a verdict, and that turns do what they are called. */
+  /** The shortest turns: that there is a verdict, and that turns do what they are called. */
   @Test
   void autoMeasuresOnTheJobAndTells() throws IOException {
-    SparkConf conf = Cluster.conf(Policy.AUTO, 1, 512).set("spark.hiroma.turn.millis", "1000");
+    SparkConf conf = Cluster.conf(Policy.AUTO, 1, 512).set("spark.hiroma.turn.millis", "2000");
     try (JavaSparkContext context = new JavaSparkContext(conf)) {
       JavaRDD<long[]> numbers = Probe.numbers(context, PARTITIONS, PARTITION_BYTES / 2).persist(StorageLevel.MEMORY_ONLY_SER());
       if (!onRequest(look(context, "auto"))) {

@@ -44,4 +44,26 @@ class SettingsTest {
     assertEquals(new Settings(Policy.PART, true, 200, 10, true, 10_000, 10_000, settings.complaints()), settings);
     assertEquals(4, settings.complaints().size());
   }
+
+  @Test
+  void turnsLastLongEnoughForEveryExecutorToKnow() {
+    Settings settings = Settings.of(Map.of("spark.hiroma.turn.millis", "500", "spark.hiroma.report.millis", "1"));
+    assertEquals(10_000, settings.turnMillis());
+    assertEquals(1_000, settings.settleMillis());
+    assertEquals(10_000, settings.reportMillis());
+    assertTrue(settings.complaints().get(0).startsWith("spark.hiroma.turn.millis is a number from 2000 to")
+        || settings.complaints().get(1).startsWith("spark.hiroma.turn.millis is a number from 2000 to"), settings::toString);
+    Settings shortest = Settings.of(Map.of("spark.hiroma.turn.millis", "2000", "spark.hiroma.report.millis", "0"));
+    assertTrue(shortest.settleMillis() > Question.EVERY_MILLIS && shortest.settleMillis() < 1_000);
+    assertEquals(0, shortest.reportMillis());
+    assertTrue(shortest.complaints().isEmpty());
+  }
+
+  @Test
+  void autoNeedsLooksToCompareWith() {
+    Settings settings = Settings.of(Map.of("spark.hiroma.policy", "auto", "spark.hiroma.sweep.millis", "0"));
+    assertEquals(200, settings.sweepMillis());
+    assertTrue(settings.complaints().get(0).contains("nothing for the policy auto to compare"));
+    assertEquals(0, Settings.of(Map.of("spark.hiroma.sweep.millis", "0")).sweepMillis());
+  }
 }
