@@ -4,7 +4,9 @@
     configurations.py --plugin JAR [--only WORD] [--json FILE]
 
 A job that works without the plugin must work with it, with the same result; one that fails without it
-(a collector that this JDK lacks) is told as such and proves nothing.
+(a collector that this JDK lacks) is told as such and proves nothing. The configurations "installed" have
+the plugin as an administrator installs it: in a stock Spark's jars or by class path, and in the
+spark-defaults.conf of a SPARK_CONF_DIR; all others get it by options of the job.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 
 PLUGIN = "io.hiroma.spark.HiromaPlugin"
 OPTIONS = "spark.executor.extraJavaOptions"
@@ -91,8 +94,22 @@ def configurations():
         "spark.executor.memory": "600m",
     }
     yield "denied huge pages", {":deny": "1"}
+    for install in ("jars", "path"):
+        for master in ("", "local[2]"):
+            yield f"installed, {install}{', local' if master else ''}, the user's --jars", {
+                ":install": install,
+                ":jars": "1",
+            } | ({":master": master} if master else {})
+    yield "installed, jars, the user's class path", {
+        ":install": "jars",
+        "spark.driver.extraClassPath": NOT_THERE,
+        "spark.executor.extraClassPath": NOT_THERE,
+    }
     yield "entire", {":policy": "entire"}
     yield "entire, Parallel in the environment", {":policy": "entire", TOOL: "-XX:+UseParallelGC"}
+    yield "entire, Serial in the environment", {":policy": "entire", TOOL: "-XX:+UseSerialGC"}
+    yield "auto", {":policy": "auto", "spark.hiroma.turn.millis": "2000"}
+    yield "auto without reports", {":policy": "auto", "spark.hiroma.report.millis": "0"}
     yield "part-old", {":policy": "part-old"}
     yield "a policy that does not exist", {":policy": "most"}
     yield "keys that do not exist", {
@@ -120,6 +137,7 @@ for turn in range(3):
     found.append([tuple(rows.selectExpr("sum(three)", "max(name)", "count(*)").first()), words.map(len).sum()])
 rows.unpersist(True)
 found.append(spark.range(0, 100_000).selectExpr("sum(id)").first()[0])
+print("PLUGINS", spark.sparkContext.getConf().get("spark.plugins", "none"))
 print("RESULT", found, flush=True)
 spark.stop()
 """
@@ -150,7 +168,44 @@ def limited(command, limit):
     return command, None
 
 
+def linked_spark(plugin, place):
+    """A copy of the stock Spark, made of links, with the plugin among its jars."""
+    import pyspark
+
+    stock, home = os.path.dirname(pyspark.__file__), os.path.join(place, "spark")
+    os.makedirs(f"{home}/jars", exist_ok=True)
+    links = [name for name in os.listdir(stock) if name != "jars"]
+    links += [f"jars/{name}" for name in os.listdir(f"{stock}/jars")]
+    for name in links:
+        if not os.path.lexists(f"{home}/{name}"):
+            os.symlink(f"{stock}/{name}", f"{home}/{name}")
+    shutil.copy(plugin, f"{home}/jars")
+    return home
+
+
+def installed(way, conf, plugin, place):
+    """What an administrator does: variables of the environment for a job that knows nothing of it."""
+    defaults = os.path.join(place, "conf")
+    os.makedirs(defaults, exist_ok=True)
+    if way == "path":
+        conf = conf | {f"spark.{jvm}.extraClassPath": plugin for jvm in ("driver", "executor")}
+    with open(f"{defaults}/spark-defaults.conf", "w") as file:
+        file.writelines(f"{key} {value}\n" for key, value in conf.items())
+    env = {"SPARK_CONF_DIR": defaults}
+    return env | ({"SPARK_HOME": linked_spark(plugin, place)} if way == "jars" else {})
+
+
+def other_jar(place):
+    """A user's own library."""
+    path = os.path.join(place, "other.jar")
+    with zipfile.ZipFile(path, "w") as jar:
+        jar.writestr("META-INF/MANIFEST.MF", "Manifest-Version: 1.0\n")
+    return path
+
+
 def run(settings, plugin, script):
+    place = os.path.dirname(script)
+    more_env, more_words = {}, ""
     conf = {
         "spark.ui.enabled": "false",
         "spark.executor.memory": "1g",
@@ -172,19 +227,21 @@ def run(settings, plugin, script):
             else f"local-cluster[2,1,{worker}]"
         ),
     )
-    if plugin:
-        conf |= {
-            "spark.plugins": PLUGIN,
-            "spark.hiroma.policy": settings.get(":policy", "part"),
-            "spark.jars": plugin,
-        }
+    ours = {"spark.plugins": PLUGIN, "spark.hiroma.policy": settings.get(":policy", "part")}
+    if plugin and ":install" in settings:
+        more_env = installed(settings[":install"], ours, plugin, place)
+    elif plugin:
+        conf |= ours | {"spark.jars": plugin}
         if master.startswith("local["):
             conf["spark.driver.extraClassPath"] = plugin
+    if ":jars" in settings:
+        more_words = f"--jars {shlex.quote(other_jar(place))}"
     words = " ".join(shlex.join(["--conf", f"{key}={value}"]) for key, value in conf.items())
     env = os.environ | {
-        "PYSPARK_SUBMIT_ARGS": f"--master {master} {words} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--master {master} {more_words} {words} pyspark-shell",
         "PYSPARK_PYTHON": sys.executable,
     }
+    env |= more_env
     command, group = [
         sys.executable,
         script,
@@ -220,6 +277,8 @@ def run(settings, plugin, script):
                 os.rmdir(group)
             except OSError:
                 pass
+    if plugin and "RESULT " in out and f"PLUGINS {PLUGIN}" not in out.splitlines():
+        return "ran without the plugin", err
     lines = [line for line in out.splitlines() if line.startswith("RESULT ")]
     return (lines[0] if lines and done.returncode == 0 else f"ended with {done.returncode}"), err
 
@@ -231,9 +290,8 @@ def main():
     parser.add_argument("--json")
     args = parser.parse_args()
     plugin = os.path.abspath(args.plugin)
-    script = os.path.join(
-        os.environ.get("TMPDIR", "/tmp"), f"hiroma-configuration-{os.getpid()}.py"
-    )
+    place = tempfile.mkdtemp(prefix="hiroma-configuration-")
+    script = os.path.join(place, "job.py")
     with open(script, "w") as file:
         file.write(JOB)
     same = failed = void = 0
@@ -274,7 +332,7 @@ def main():
                 }
             )
     finally:
-        os.unlink(script)
+        shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(NOT_THERE, ignore_errors=True)
     print(f"{same} passed, {failed} failed, {void} skipped")
     if args.json:
