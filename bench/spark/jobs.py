@@ -5,12 +5,15 @@
 
 Each job runs in a stock PySpark with two executors of 3 GB, caches its data once and goes through it
 several times. Told are the median of the iterations in seconds, what the whole job took, the memory of
-the executors at its end (Rss, MiB), and what of it is on huge pages. `entire` is the JVM's own option,
-without the plugin. Results of a job must be the same with every policy.
+the executors (Rss at the end and at its peak, MiB), and what of it is on huge pages. `entire` is the JVM's
+own option, without the plugin; `off2` is off once more, whose ratio to off shows what chance does.
+Ratios are of the runs of one pair: their geometric mean, with a 95 % interval of Student's t. A goal is met
+or missed only if the whole interval says so. Results of a job must be the same with every policy.
 """
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -21,6 +24,12 @@ import time
 ITERATIONS = 8
 WARM = 2
 PLUGIN = "io.hiroma.spark.HiromaPlugin"
+# Student's t, two sides of 2.5 %, by degrees of freedom from 1 on.
+STUDENT = (
+    "12.71 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131 "
+    "2.120 2.110 2.101 2.093 2.086 2.080 2.074 2.069 2.064 2.060 2.056 2.052 2.048 2.045 2.042"
+).split()
+GOALS = {"iteration": 1.01, "rss": 1.05, "peak": 1.05}
 
 
 def table(spark, rows, partitions=4):
@@ -335,6 +344,8 @@ def executors():
                 words = row.split()
                 if len(words) > 1 and words[0] in ("Rss:", "AnonHugePages:"):
                     kib[words[0]] = int(words[1])
+        with open(f"/proc/{pid}/status") as status:
+            peak = next(int(row.split()[1]) for row in status if row.startswith("VmHWM:"))
         own_ticks = 0
         for task in os.listdir(f"/proc/{pid}/task"):
             try:
@@ -348,6 +359,7 @@ def executors():
         found.append(
             {
                 "rss_mib": kib["Rss:"] >> 10,
+                "peak_mib": peak >> 10,
                 "huge_mib": kib["AnonHugePages:"] >> 10,
                 "own_cpu": own_ticks / os.sysconf("SC_CLK_TCK"),
             }
@@ -355,7 +367,7 @@ def executors():
     return found
 
 
-def one(name, master):
+def one(name, master, iterations):
     from pyspark.sql import SparkSession
 
     started = time.monotonic()
@@ -363,7 +375,7 @@ def one(name, master):
     spark.sparkContext.setLogLevel("ERROR")
     turn = JOBS[name](spark)
     seconds, result = [], None
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         before = time.monotonic()
         last = turn()
         seconds.append(time.monotonic() - before)
@@ -407,7 +419,7 @@ def run(job, policy, args):
             else "spark.executor.extraJavaOptions"
         )
         conf[key] = "-XX:+UseTransparentHugePages"
-    elif policy != "off":
+    elif not policy.startswith("off"):
         conf |= {"spark.plugins": PLUGIN, "spark.hiroma.policy": policy, "spark.jars": args.plugin}
         if args.master.startswith("local["):
             conf["spark.driver.extraClassPath"] = args.plugin
@@ -423,7 +435,13 @@ def run(job, policy, args):
         "PYSPARK_PYTHON": sys.executable,
     }
     done = subprocess.run(
-        [sys.executable, __file__, "--one", job, "--master", args.master],
+        [
+            sys.executable,
+            __file__,
+            *("--one", job),
+            *("--master", args.master),
+            *("--iterations", str(args.iterations)),
+        ],
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -434,10 +452,94 @@ def run(job, policy, args):
     if done.returncode or not lines:
         raise SystemExit(f"{job}, {policy}: ended with {done.returncode}\n{done.stderr[-4000:]}")
     found = json.loads(lines[0][7:])
-    found["rss_mib"] = sum(executor["rss_mib"] for executor in found["executors"])
-    found["own_cpu"] = sum(executor["own_cpu"] for executor in found["executors"])
-    found["huge_mib"] = sum(executor["huge_mib"] for executor in found["executors"])
+    for key in ("rss_mib", "peak_mib", "own_cpu", "huge_mib"):
+        found[key] = sum(executor[key] for executor in found["executors"])
     return found
+
+
+def ratio(mine, others, key):
+    """Of the pairs: the geometric mean, and a 95 % interval, which one pair does not have."""
+    logs = [math.log(own[key] / other[key]) for own, other in zip(mine, others)]
+    mean, count = statistics.fmean(logs), len(logs)
+    if count < 2:
+        return math.exp(mean), 0.0, math.inf
+    t = float(STUDENT[count - 2]) if count - 2 < len(STUDENT) else 1.96
+    half = t * statistics.stdev(logs) / math.sqrt(count)
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def measured_ratio(job, policy, name, base, value, pairs):
+    mean, low, high = value
+    must = GOALS.get(name)
+    met = None if must is None else True if high <= must else False if low > must else None
+    return {
+        "name": f"{job}.{policy}.{name}_ratio",
+        "title": f"{job}: {name} of {policy} against {base}",
+        "value": round(mean, 4),
+        "min": round(low, 4),
+        "max": round(high, 4) if math.isfinite(high) else None,
+        "n": pairs,
+        "unit": "1",
+        "paper": None,
+        "must": must,
+        "aim": None,
+        "met": met,
+    }
+
+
+def measured(job, policy, name, value, unit):
+    return {
+        "name": f"{job}.{policy}.{name}",
+        "title": f"{job}: {name.replace('_', ' ')} of {policy}",
+        "value": round(value, 4),
+        "unit": unit,
+        "paper": None,
+        "must": None,
+        "aim": None,
+        "met": None,
+    }
+
+
+def told(job, policy, policies, runs):
+    """Prints a line, and returns the same as results."""
+    base, mine = policies[0], runs[policy]
+    keys = ("median", "all", "rss_mib", "peak_mib", "huge_mib", "cached_mib", "own_cpu")
+    middle = {key: statistics.median(found[key] for found in mine) for key in keys}
+    ratios = {
+        name: ratio(mine, runs[base], key)
+        for name, key in (
+            ("iteration", "median"),
+            ("whole", "all"),
+            ("rss", "rss_mib"),
+            ("peak", "peak_mib"),
+        )
+    }
+    mean, low, high = ratios["iteration"]
+    print(
+        f"{job:15} {policy:8} {middle['median']:7.3f} s ({mean:.3f}, {low:.3f} to {high:.3f})  "
+        f"whole {middle['all']:5.1f} s ({ratios['whole'][0]:.2f})  "
+        f"rss {middle['rss_mib']:5.0f} MiB ({ratios['rss'][0]:.2f})  "
+        f"peak {middle['peak_mib']:5.0f} MiB ({ratios['peak'][0]:.2f})  "
+        f"huge {middle['huge_mib']:4.0f} of {middle['cached_mib']:4.0f} MiB cached  "
+        f"own cpu {middle['own_cpu']:.2f} s",
+        flush=True,
+    )
+    results = [
+        measured(job, policy, name, middle[key], unit)
+        for name, key, unit in (
+            ("iteration", "median", "s"),
+            ("rss", "rss_mib", "MiB"),
+            ("peak", "peak_mib", "MiB"),
+            ("cached", "cached_mib", "MiB"),
+            ("huge", "huge_mib", "MiB"),
+            ("own_cpu", "own_cpu", "s"),
+        )
+    ]
+    if policy == base:
+        return results
+    return results + [
+        measured_ratio(job, policy, name, base, value, len(mine)) for name, value in ratios.items()
+    ]
 
 
 def main():
@@ -449,10 +551,16 @@ def main():
     parser.add_argument("--master", default="local-cluster[2,1,3072]")
     parser.add_argument("--conf", action="append", default=[], help="KEY=VALUE for every run")
     parser.add_argument("--json")
+    parser.add_argument(
+        "--iterations",
+        type=int,
+        default=ITERATIONS,
+        help="of each run; the first two do not count",
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
-        return one(args.one, args.master)
+        return one(args.one, args.master, args.iterations)
     args.plugin = os.path.abspath(args.plugin)
     policies = args.policies.split(",")
     results = []
@@ -466,56 +574,8 @@ def main():
                 runs[policy].append(found)
         if len(answers) > 1:
             raise SystemExit(f"{job}: results differ: {answers}")
-        base = runs[policies[0]]
         for policy in policies:
-            ratio = statistics.median(
-                mine["median"] / other["median"] for mine, other in zip(runs[policy], base)
-            )
-            whole = statistics.median(
-                mine["all"] / other["all"] for mine, other in zip(runs[policy], base)
-            )
-            rss = statistics.median(
-                mine["rss_mib"] / other["rss_mib"] for mine, other in zip(runs[policy], base)
-            )
-            middle = {
-                key: statistics.median(found[key] for found in runs[policy])
-                for key in ("median", "all", "rss_mib", "huge_mib", "cached_mib", "own_cpu")
-            }
-            print(
-                f"{job:15} {policy:8} {middle['median']:7.3f} s ({ratio:4.2f})  whole {middle['all']:5.1f} s ({whole:4.2f})  "
-                f"rss {middle['rss_mib']:5.0f} MiB ({rss:4.2f})  huge {middle['huge_mib']:4.0f} of {middle['cached_mib']:4.0f} MiB cached  "
-                f"own cpu {middle['own_cpu']:.2f} s",
-                flush=True,
-            )
-            for name, value, unit in (
-                ("iteration", middle["median"], "s"),
-                ("iteration_ratio", ratio, "1"),
-                ("whole_ratio", whole, "1"),
-                ("rss", middle["rss_mib"], "MiB"),
-                ("rss_ratio", rss, "1"),
-                ("cached", middle["cached_mib"], "MiB"),
-                ("own_cpu", middle["own_cpu"], "s"),
-                ("huge", middle["huge_mib"], "MiB"),
-            ):
-                results.append(
-                    {
-                        "name": f"{job}.{policy}.{name}",
-                        "value": round(value, 4),
-                        "unit": unit,
-                        "paper": None,
-                        "must": (
-                            1.01
-                            if name == "iteration_ratio"
-                            else 1.05 if name == "rss_ratio" else None
-                        ),
-                        "aim": None,
-                        "met": (
-                            value <= 1.01
-                            if name == "iteration_ratio"
-                            else value <= 1.05 if name == "rss_ratio" else None
-                        ),
-                    }
-                )
+            results += told(job, policy, policies, runs)
         if args.json:
             with open(args.json, "w") as file:
                 json.dump(
