@@ -33,9 +33,10 @@ final class HiromaDriver implements DriverPlugin {
       return size() > GONE_MAX;
     }
   });
-  /** What each executor asked last, and what all of them have cached together. */
+  /** What each executor asked last, and what all of them have together. */
   private final Map<String, Question> questions = new HashMap<>();
   private long cachedBytes;
+  private long residentBytes;
   private Trial.Turn turn;
 
   HiromaDriver() {
@@ -108,9 +109,10 @@ final class HiromaDriver implements DriverPlugin {
     }
     long now = System.currentTimeMillis();
     Question before = questions.put(question.executor(), question);
-    cachedBytes += question.cachedBytes() - (before == null ? 0 : before.cachedBytes());
+    count(before, question);
     Trial.Turn next = trial.at(now, cachedBytes, question.busy());
     trial.spent(now, before == null ? 0 : question.spentMicros() - before.spentMicros());
+    trial.resident(now, residentBytes);
     if (next != turn && next.decided()) {
       LOG.info("hiroma: auto: {}", trial.told());
     }
@@ -118,11 +120,16 @@ final class HiromaDriver implements DriverPlugin {
     return next.name();
   }
 
+  /** Keeps the sums: with thousands of executors, each question cannot add up all others. */
+  private void count(Question before, Question after) {
+    cachedBytes += (after == null ? 0 : after.cachedBytes()) - (before == null ? 0 : before.cachedBytes());
+    residentBytes += (after == null ? 0 : after.residentBytes()) - (before == null ? 0 : before.residentBytes());
+  }
+
   /** Forgets an executor: an application may have many thousand of them, one after the other. */
   synchronized void removed(String executor) {
     gone.add(executor);
-    Question last = questions.remove(executor);
-    cachedBytes -= last == null ? 0 : last.cachedBytes();
+    count(questions.remove(executor), null);
     if (HISTORIES.remove(executor) != null) {
       Usage.FIGURES.keySet().forEach(name -> registry.remove(figure(executor, name)));
     }

@@ -310,8 +310,8 @@ final class HiromaExecutor implements ExecutorPlugin {
     private volatile boolean placing;
     private volatile long spentNanos;
 
-    Question question(String executor) {
-      return new Question(executor, blocks.bytes(), placing, spentNanos / 1_000);
+    Question question(String executor) throws IOException {
+      return new Question(executor, blocks.bytes(), placing, spentNanos / 1_000, Smaps.residentBytes());
     }
 
     /** Everything is to be looked at again. */

@@ -10,6 +10,8 @@ import java.util.Set;
 
 /** The mappings of this process ({@code /proc/self/smaps}, proc_pid_smaps(5)). */
 final class Smaps {
+  private static final long PAGE = 4096;
+
   /**
    * Addresses {@code start} to {@code end}.
    *
@@ -26,6 +28,12 @@ final class Smaps {
     List<String> lines = new ArrayList<>(Files.readAllLines(Path.of("/proc/self/smaps_rollup"), StandardCharsets.ISO_8859_1));
     lines.add("VmFlags:");
     return parse(lines).get(0);
+  }
+
+  /** Memory of this process in bytes, about: without a walk through its pages. */
+  static long residentBytes() throws IOException {
+    // The second number counts pages (proc_pid_statm(5)).
+    return Long.parseLong(Files.readString(Path.of("/proc/self/statm")).split(" ")[1]) * PAGE;
   }
 
   /** Reads the lines of {@code smaps}. */

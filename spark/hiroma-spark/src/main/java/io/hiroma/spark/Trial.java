@@ -84,6 +84,9 @@ final class Trial {
   /** What executors have spent in this pair on huge pages, beside tasks that count; and that as a share of those over all pairs. */
   private double ownSeconds;
   private final SummaryStatistics ownShares = new SummaryStatistics();
+  /** Memory of all executors while tasks counted, with huge pages and without. */
+  private final SummaryStatistics residentWith = new SummaryStatistics();
+  private final SummaryStatistics residentWithout = new SummaryStatistics();
   private Map<String, Times> pair = new LinkedHashMap<>();
   private final SummaryStatistics pairs = new SummaryStatistics();
   private final Map<String, SummaryStatistics> stages = new TreeMap<>();
@@ -158,6 +161,13 @@ final class Trial {
   synchronized void spent(long nowMillis, long micros) {
     if (turn == Turn.WITH && nowMillis >= countsFrom) {
       ownSeconds += micros / 1e6;
+    }
+  }
+
+  /** Counts the memory that all executors have together. */
+  synchronized void resident(long nowMillis, long bytes) {
+    if (measuring() && nowMillis >= countsFrom) {
+      (turn == Turn.WITH ? residentWith : residentWithout).addValue(bytes);
     }
   }
 
@@ -262,7 +272,12 @@ final class Trial {
     }
     double own = 100 * ownShares.getMean();
     String taken = own < OWN_PERCENT_TOLD ? "" : String.format(Locale.ROOT, "; making them took %.1f %% of it, which is taken off", own);
-    return reason + ": " + sentence(gain(pairs)) + taken;
+    return reason + ": " + sentence(gain(pairs)) + taken + memory();
+  }
+
+  private String memory() {
+    return residentWith.getN() == 0 || residentWithout.getN() == 0 || residentWithout.getMean() == 0 ? ""
+        : String.format(Locale.ROOT, "; memory of executors: %+.1f %%", 100 * (residentWith.getMean() / residentWithout.getMean() - 1));
   }
 
   /** The same for each of the stages that took most of the time. */

@@ -53,13 +53,13 @@ class HiromaDriverTest {
   @Test
   void aTrialBeginsWhenAllExecutorsTogetherHaveEnough() {
     driver.begin(new Trial(10_000, 1_000));
-    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0).message()));
-    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0).message()));
+    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0, MIB).message()));
+    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0, MIB).message()));
     leaves("1");
-    assertEquals("WAIT", driver.receive(new Question("2", Trial.LEAST_BYTES / 2, false, 0).message()));
+    assertEquals("WAIT", driver.receive(new Question("2", Trial.LEAST_BYTES / 2, false, 0, MIB).message()));
     // Too late.
-    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0).message()));
-    assertEquals("WITH", driver.receive(new Question("3", Trial.LEAST_BYTES / 2, false, 0).message()));
+    assertEquals("WAIT", driver.receive(new Question("1", Trial.LEAST_BYTES / 2, false, 0, MIB).message()));
+    assertEquals("WITH", driver.receive(new Question("3", Trial.LEAST_BYTES / 2, false, 0, MIB).message()));
     assertEquals("measuring", HiromaDriver.told());
   }
 }

@@ -23,6 +23,13 @@ class PagesTest {
   }
 
   @Test
+  void theMemoryOfThisProcessIsAboutWhatItsMappingsHave() throws java.io.IOException {
+    double about = Smaps.residentBytes();
+    long exact = Smaps.sum().resident();
+    assertEquals(1, about / exact, 0.3);
+  }
+
+  @Test
   void runsAreCutToTheRangeThatIsAskedFor() {
     Runs runs = Runs.of(10, 20, 30, 40);
     assertEquals(0, runs.within(0, 10));
