@@ -92,7 +92,7 @@ final class CachedData {
   /** What is stored now, without looking where it lies. */
   static Blocks blocks() throws ReflectiveOperationException {
     List<MemoryEntry<?>> entries = entries();
-    return new Blocks(entries.size(), entries.stream().mapToLong(MemoryEntry::size).sum());
+    return new Blocks(entries.size(), bytes(entries));
   }
 
   /** Looks on where the last look ended, or anew if that saw everything. */
@@ -118,7 +118,17 @@ final class CachedData {
     }
     // The next look, of another thread perhaps, goes on with what is not complete.
     CachedPages pages = complete ? seen : seen.copy();
-    return new Look(pages, entries.stream().mapToLong(MemoryEntry::size).sum(), complete, whole == null ? pages : whole);
+    return new Look(pages, bytes(entries), complete, whole == null ? pages : whole);
+  }
+
+  /** What was seen so far, without a look of its own: that would take parts of a round away from those who decide by it. */
+  synchronized Look latest() throws ReflectiveOperationException {
+    CachedPages pages = open.isEmpty() ? seen : seen.copy();
+    return new Look(pages, bytes(source.entries()), open.isEmpty(), whole == null ? pages : whole);
+  }
+
+  private static long bytes(List<MemoryEntry<?>> entries) {
+    return entries.stream().mapToLong(MemoryEntry::size).sum();
   }
 
   private void add(MemoryEntry<?> entry, Part part) {

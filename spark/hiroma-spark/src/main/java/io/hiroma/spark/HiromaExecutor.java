@@ -43,7 +43,7 @@ final class HiromaExecutor implements ExecutorPlugin {
   private volatile HugeData pages;
   /** What the driver's trial wants, and what is done; only for the policy auto. */
   private volatile Trial.Turn wanted = Trial.Turn.WAIT;
-  private Trial.Turn turn = Trial.Turn.WAIT;
+  private volatile Trial.Turn turn = Trial.Turn.WAIT;
   /** Bytes of Spark's own chunks while others are used; negative while they are not. */
   private long chunksBefore = -1;
   private long nextReport = System.nanoTime();
@@ -124,6 +124,11 @@ final class HiromaExecutor implements ExecutorPlugin {
     return inForce == Policy.PART || inForce == Policy.AUTO || inForce == Policy.PART_OLD;
   }
 
+  /** Whether looks are taken that decide what becomes huge. */
+  private boolean sweeping() {
+    return settings.sweepMillis() > 0 && places() && turn.huge();
+  }
+
   /** Unless the user has chosen a size. */
   private void fitChunks() {
     if (!settings.fitChunks() || context.conf().contains(Chunks.KEY)) {
@@ -159,7 +164,7 @@ final class HiromaExecutor implements ExecutorPlugin {
     return last;
   }
 
-  /** Looks now. */
+  /** Now, or as the last look saw it. */
   Usage usage() {
     long cached = 0;
     long resident = 0;
@@ -172,7 +177,7 @@ final class HiromaExecutor implements ExecutorPlugin {
       if (data == null) {
         cached = CachedData.blocks().bytes();
       } else {
-        CachedData.Look look = data.look();
+        CachedData.Look look = sweeping() ? data.latest() : data.look();
         CachedPages found = look.whole();
         cached = look.bytes();
         cachedHuge = Math.min(Math.min(cached, huge), found.total(found.huge(Kernel.REAL))[1]);
@@ -223,7 +228,7 @@ final class HiromaExecutor implements ExecutorPlugin {
 
   private void tick() throws ReflectiveOperationException {
     follow();
-    if (settings.sweepMillis() > 0 && places() && turn.huge()) {
+    if (sweeping()) {
       sweeps.tick(System.nanoTime());
     }
     long now = System.nanoTime();

@@ -50,10 +50,14 @@ class CachedDataTest {
     CachedData.Look second = data.look();
     assertTrue(second.complete());
     assertEquals(second.bytes(), bytes(second.pages()));
+    assertTrue(data.latest().complete());
     // While the next round is under way, what the last one saw is told.
     CachedData.Look third = data.look();
     assertFalse(third.complete());
     assertEquals(third.bytes(), bytes(third.whole()));
+    assertFalse(data.latest().complete());
+    assertEquals(third.bytes(), bytes(data.latest().whole()));
+    assertTrue(data.look().complete());
   }
 
   @Test
