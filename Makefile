@@ -11,7 +11,7 @@ MDBOOK := target/tools/bin/mdbook
 COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-pool demo-spark test soak soak-placer soak-pool soak-hot soak-quiet test-places test-e2e test-strangers test-jvm test-configurations test-ray test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
+.PHONY: help build demo demo-pool demo-spark test soak soak-placer soak-pool soak-hot soak-quiet soak-spark test-places test-e2e test-strangers test-jvm test-configurations test-ray test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -53,6 +53,9 @@ test-places: build ## `hiroma hot serve` and `quiet serve` with little memory, o
 
 soak-quiet: build ## a hot file beside a stream, without and with `hiroma quiet serve` (SOAK_SECONDS, default 3600)
 	python3 tests/soak/quiet.py $(RELEASE)/hiroma $${SOAK_SECONDS:-3600}
+
+soak-spark: spark-jars ## caching and uncaching for five minutes under the plugin: nothing may grow
+	spark/soak 300
 
 test-strangers: build ## programs and behaviours of all kinds, natively and far, compared (installs what it runs)
 	tests/strangers/run --install

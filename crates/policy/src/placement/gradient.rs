@@ -17,11 +17,7 @@ pub struct Gradient {
 impl Gradient {
     /// A node with room and `count` neighbours in a machine of `diameter` hops.
     pub fn new(count: usize, diameter: u16) -> Self {
-        Gradient {
-            neighbours: vec![0; count],
-            own: 0,
-            nowhere: diameter.saturating_add(1),
-        }
+        Gradient { neighbours: vec![0; count], own: 0, nowhere: diameter.saturating_add(1) }
     }
 
     /// One more neighbour, which counts as having no room until its first message.

@@ -206,7 +206,10 @@ impl Placer {
         });
         self.view.heap_bytes()
             + dealings
-            + self.gradient.as_ref().map_or(0, |gradient| size_of::<Gradient>() + gradient.heap_bytes())
+            + self
+                .gradient
+                .as_ref()
+                .map_or(0, |gradient| size_of::<Gradient>() + gradient.heap_bytes())
     }
 
     /// What happens to a page that `node` (the shell's name) sent here. `attempts` counts how often

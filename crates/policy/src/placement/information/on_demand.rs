@@ -20,12 +20,7 @@ impl Bids {
     }
 
     /// Requests are being sent as round `round`; `peers` tells of each peer whether it can answer.
-    pub fn ask(
-        &mut self,
-        round: u64,
-        peers: impl Iterator<Item = bool>,
-        deadline_ns: Option<u64>,
-    ) {
+    pub fn ask(&mut self, round: u64, peers: impl Iterator<Item = bool>, deadline_ns: Option<u64>) {
         debug_assert_eq!(self.left, 0, "one round of bids at a time");
         self.missing.clear();
         self.missing.extend(peers);

@@ -434,7 +434,8 @@ fn nobody_waits_for_bids_of_peers_that_left() {
 
 #[test]
 fn peers_that_join_are_in_the_order_of_their_distance() {
-    let view = |placer: &Placer| placer.view().nearest_first().map(|peer| peer.0).collect::<Vec<_>>();
+    let view =
+        |placer: &Placer| placer.view().nearest_first().map(|peer| peer.0).collect::<Vec<_>>();
     let mut placer = confirming(2, |_| ());
     let hops = placer.view().hops().to_vec();
     let (first, last) = (hops[0], hops[1]);
