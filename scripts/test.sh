@@ -45,7 +45,7 @@ add_up() {
 }
 
 # What one suite and everything together may take, in seconds: what hangs is ended, named, and failed.
-suite_seconds=1800
+suite_seconds=2400
 seconds=${HIROMA_TEST_SECONDS:-5100}
 
 # The processes that hold the log open: all that a suite started, whatever session they moved to.
@@ -116,7 +116,7 @@ suite() { # NAME COMMAND...
 
 # Of SECONDS what leaves the suites after it their time, where a slow machine has used it up.
 part() { # SECONDS
-	local left=$((seconds - SECONDS - 900))
+	local left=$((seconds - SECONDS - 1200))
 	echo $((left < 60 ? 60 : left < $1 ? left : $1))
 }
 
