@@ -309,10 +309,6 @@ impl Core {
     /// In a forked child, once its memory is watched: a page that was accessed before, and whose content
     /// is elsewhere. The kernel has put zeros there.
     fn touched_early(&self) -> Option<usize> {
-        // A page that was discarded while it was far may be zeros.
-        if !self.overlay.is_empty() {
-            return None;
-        }
         let (base, end) = (self.arena.base(), self.arena.base() + self.arena.len());
         let (mut next, mut left) = (0, self.far_sectors);
         for (from, to) in self.addresses.mapped.overlaps(base, end) {

@@ -367,10 +367,10 @@ fn node_that_left_returns_under_its_id_as_an_empty_one() {
     assert!(places.len() == 2 && places.iter().all(|place| place.0 != node), "{places:?}");
     cluster.gone.clear();
     cluster.restart(node);
-    cluster.event(0, Event::Joined { node, hops: 3, frames: 32 });
+    cluster.event(0, Event::Joined { node, hops: 1, frames: 32 });
     let member = &cluster.members[0];
     let (peer, view) = (member.base.peer(node).unwrap(), member.placer().view());
-    assert_eq!((view.len(), view.hops()[usize::from(peer.0)], view.capacity(peer)), (3, 3, 32));
+    assert_eq!((view.len(), view.hops()[usize::from(peer.0)], view.capacity(peer)), (3, 1, 32));
     assert_eq!(cluster.believed(node), 0);
     // What its earlier incarnation sent arrives late.
     let late = |sequence| Note::Told { sequence, value: 5 };

@@ -416,36 +416,39 @@ fn peers_join_and_return_under_the_same_name() {
 
 #[test]
 fn nobody_waits_for_bids_of_peers_that_left() {
-    let mut placer = confirming(2, |config| config.information = InformationKind::OnDemand);
+    let mut placer = confirming(0, |config| config.information = InformationKind::OnDemand);
     let page = Leaving { page: 7, attempts: 0, avoid: Avoid::default() };
-    let asked = commands(&mut placer, Event::PageLeaves(page));
-    let [Command::AskBids { id }] = asked[..] else { panic!("{asked:?}") };
-    commands(&mut placer, Event::Bid { peer: Peer(0), id, free: 3 });
-    let sent = commands(&mut placer, Event::Left(Peer(1)));
+    let ask = |placer: &mut Placer| {
+        let asked = commands(placer, Event::PageLeaves(page));
+        let [Command::AskBids { id }] = asked[..] else { panic!("{asked:?}") };
+        let bid = |peer| Event::Bid { peer: Peer(peer), id, free: 3 };
+        (0..3).flat_map(|peer| commands(placer, bid(peer))).collect::<Vec<_>>()
+    };
+    assert_eq!(ask(&mut placer), [], "one bid is missing");
+    let sent = commands(&mut placer, Event::Left(Peer(3)));
     assert!(matches!(sent[..], [Command::Send { to: Peer(0), .. }]), "{sent:?}");
-    let asked = commands(&mut placer, Event::PageLeaves(page));
-    let [Command::AskBids { id }] = asked[..] else { panic!("{asked:?}") };
-    let sent = commands(&mut placer, Event::Bid { peer: Peer(0), id, free: 3 });
+    let sent = ask(&mut placer);
     assert!(matches!(sent[..], [Command::Send { to: Peer(0), .. }]), "{sent:?}");
-    commands(&mut placer, Event::Left(Peer(0)));
+    (0..3).for_each(|peer| drop(commands(&mut placer, Event::Left(Peer(peer)))));
     let disk = commands(&mut placer, Event::PageLeaves(page));
     assert!(matches!(disk[..], [Command::SendToDisk(_)]), "{disk:?}");
 }
 
 #[test]
 fn peers_that_join_are_in_the_order_of_their_distance() {
-    let view =
-        |placer: &Placer| placer.view().nearest_first().map(|peer| peer.0).collect::<Vec<_>>();
-    let mut placer = confirming(2, |_| ());
-    let hops = placer.view().hops().to_vec();
-    let (first, last) = (hops[0], hops[1]);
-    placer.join(None, last + 1, 64);
-    let near = placer.join(None, first, 64);
-    assert_eq!(view(&placer), if first == last { vec![0, 1, 3, 2] } else { vec![0, 3, 1, 2] });
-    let candidates = placer.view().candidates(Avoid::default()).count();
-    assert_eq!(candidates, 0, "nothing is known of any");
-    placer.join(Some(near), last + 2, 64);
-    assert_eq!(view(&placer), [0, 1, 2, 3]);
+    let order = |placer: &Placer| -> Vec<u16> {
+        placer.view().nearest_first().map(|peer| peer.0).collect()
+    };
+    let mut placer = confirming(0, |_| ());
+    placer.join(None, 3, 64);
+    let near = placer.join(None, 1, 64);
+    assert_eq!(order(&placer), [0, 1, 5, 2, 3, 4]);
+    commands(&mut placer, told(2, 1, 1, 9));
+    commands(&mut placer, told(5, 1, 1, 9));
+    let first = placer.view().candidates(Avoid::default()).next();
+    assert_eq!(first, Some((near, 9)));
+    placer.join(Some(near), 4, 64);
+    assert_eq!(order(&placer), [0, 1, 2, 3, 4, 5]);
 }
 
 #[test]
