@@ -254,6 +254,13 @@ fn missing_or_ended_process_is_reported() {
     );
 }
 
+/// What is said of options that are refused.
+fn refusal(args: &[&str]) -> String {
+    let output = hot(args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}");
+    text(&output.stderr).to_string()
+}
+
 #[test]
 fn invalid_options_are_refused_up_front() {
     for args in [
@@ -266,9 +273,8 @@ fn invalid_options_are_refused_up_front() {
         ["show", "--pid", "1", "--window", "long"],
         ["show", "--pid", "1", "--cpu", "0%"],
     ] {
-        let output = hot(&args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(text(&output.stderr).contains(args[4]), "{args:?}: {}", text(&output.stderr));
+        let said = refusal(&args);
+        assert!(said.contains(args[4]), "{args:?}: {said}");
     }
     // A value below zero is a value, and not an option.
     for args in [
@@ -278,9 +284,8 @@ fn invalid_options_are_refused_up_front() {
         ["show", "--pid", "1", "--window", "-1s"],
         ["run", "--keep", "-1s", "--", "true"],
     ] {
-        let output = hot(&args);
-        let said = text(&output.stderr);
-        assert!(output.status.code() == Some(2) && said.contains("invalid value '-"), "{said}");
+        let said = refusal(&args);
+        assert!(said.contains("invalid value '-"), "{args:?}: {said}");
     }
     for args in [
         ["--only", "magic"],
