@@ -45,11 +45,6 @@ pub enum Answer {
 /// This many faults in a row on one mapped page cannot be late messages of threads that faulted
 /// together.
 const STUCK_AFTER: u32 = 10_000;
-/// As many blocks as were touched before it are mapped by a first touch, up to this number.
-const FRESH_RUN_MAX: usize = 64;
-/// The least while what is local is less than this part of the room: waking two threads costs as
-/// much as mapping a hundred pages, and what stays unused is missed by nobody.
-const FRESH_RUNS_LEAST: [(usize, usize); 3] = [(8, 128), (4, 64), (2, 16)];
 /// How far the copy of a block that is being written may exceed the limit.
 const OVER_LIMIT_MAX: usize = 256 << 10;
 
@@ -347,61 +342,6 @@ impl Core {
             PutIn::Gone => self.settle(block.extent_no().0 as usize),
         }
         Answer::Done
-    }
-
-    /// A first touch of a small block behind others that were touched: maps zeros for the block and
-    /// for as many of the next ones, because fresh memory is mostly touched in order. Returns false
-    /// if not even the block itself was mapped.
-    fn map_zeros_run(&mut self, block: BlockId, origin: Origin) -> bool {
-        let room = self.reserve().max(0) as usize / 2;
-        let count = self.fresh_run(block).min(room / block.bytes());
-        if count < 2 || !self.keeping_mode(block, |core| core.make_room(count * block.bytes())) {
-            return false;
-        }
-        let addr = self.addr(block);
-        self.recorder.note("put_zeros ahead", block.page(), count * block.bytes(), 0);
-        let done = self.live.memory.copy_in(addr, self.zeros.base(), count * block.bytes()).done;
-        // The rest of a block that is mapped in part is left to the faults on it.
-        let mapped = done / block.bytes();
-        if mapped == 0 {
-            return false;
-        }
-        self.wakes.push((addr, mapped * block.bytes()));
-        self.admit_fresh(block, mapped, origin);
-        true
-    }
-
-    /// How many blocks in a row, from a fresh small block on, are to be mapped as zeros.
-    fn fresh_run(&self, block: BlockId) -> usize {
-        let (first, _) = self.sector_range(block);
-        let extent = self.extent(block);
-        if self.fixed.is_some()
-            || block.order() != self.sector_order
-            || self.live.path != Path::Full
-        {
-            return 1;
-        }
-        let is_framed = |at: usize| {
-            let page = block.page() + (at as u64) - first as u64;
-            extent.in_frames > 0 && self.blocks.contains_key(&self.small_block(page))
-        };
-        // Those before it that were touched may have left already.
-        let was_touched =
-            |&at: &usize| extent.is_resident(at) || extent.copy(at) != Copy::None || is_framed(at);
-        let before = (0..first).rev().take(FRESH_RUN_MAX).take_while(was_touched);
-        // Plenty of room: nothing is lost if a few of them are not touched.
-        let (local, room) = (self.local(), self.room());
-        let at_least = FRESH_RUNS_LEAST.iter().find(|(part, _)| local < room / part);
-        let at_least = at_least.map_or(1, |&(_, sectors)| sectors);
-        let wanted = before.count().max(at_least);
-        let start = self.addr(block);
-        let is_fresh = |&at: &usize| {
-            !extent.is_resident(at)
-                && extent.copy(at) == Copy::None
-                && !is_framed(at)
-                && self.addresses.is_plain(start, start + (at + 1 - first) * block.bytes())
-        };
-        (first..self.sectors()).take(wanted).take_while(is_fresh).count()
     }
 
     fn no_room(&mut self, block: BlockId) -> Answer {

@@ -129,6 +129,8 @@ pub struct Core {
     pub prefetcher: Prefetcher,
     pub granularity: Granularity,
     pub runs: RunAhead,
+    /// The same of sectors that are zero and need no fetching.
+    pub zero_runs: RunAhead,
     pub clusters: Clusters,
     pub neighbours: Neighbours,
     pub staging: Staging,
@@ -287,6 +289,7 @@ impl Core {
             near: Waits::default(),
             behind: Waits::default(),
             runs: RunAhead::new(sectors as u64),
+            zero_runs: RunAhead::new(sectors as u64),
             clusters: clusters(&live),
             neighbours: Neighbours::default(),
             granularity: Granularity::new(sectors as u16, 48, (limit / EXTENT) as u32),

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use hiroma_policy::PrefetchRequest;
 use hiroma_policy::neighbours::GROUP;
 use hiroma_policy::run_ahead::RUN_MAX;
+use hiroma_policy::run_ahead::Run;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::uffd::Message;
 use hiroma_sys::{cpu, wait};
@@ -375,13 +376,19 @@ fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &m
     }
     let sectors = core.sectors() as u64;
     let first = block.page();
-    let wanted = core.runs.on_fault(first);
+    let Run { sectors: wanted, down } = core.runs.on_fault(first);
     let room = core.reserve().max(0) as usize / 2 / core.sector_bytes();
+    let extent_start = first / sectors * sectors;
     let (mut at, end, most) = if wanted > 1 {
         core.neighbours.forget(first);
         core.clusters.forget_sample(first);
-        let end = (first + 2 * wanted as u64).min((first / sectors + 1) * sectors);
-        (first + block.pages() as u64, end, wanted)
+        if down {
+            let start = (first + 1).saturating_sub(wanted as u64).max(extent_start);
+            (start, first, wanted)
+        } else {
+            let end = (first + 2 * wanted as u64).min(extent_start + sectors);
+            (first + block.pages() as u64, end, wanted)
+        }
     } else if core.clusters.is_sample(first) {
         (first, first, 0)
     } else if let Some(cluster) = core.rest_of_cluster(block) {
@@ -400,7 +407,7 @@ fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &m
         (first, first, 0)
     };
     let most = most.min(room);
-    let (mut count, mut last) = (block.pages(), first + block.pages() as u64);
+    let (mut count, mut start, mut last) = (block.pages(), first, first + block.pages() as u64);
     while at < end && count < most {
         let next = core.block_ahead(at, end);
         at = next.page() + next.pages() as u64;
@@ -411,9 +418,10 @@ fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &m
         let Ok(job) = fetcher.begin(core, ahead, None) else { break };
         core.blocks.get_mut(&next).expect("just entered").prefetched = true;
         jobs.push(job);
-        (last, count) = (last.max(at), count + next.pages());
+        (start, last) = (start.min(next.page()), last.max(at));
+        count += next.pages();
     }
-    core.runs.fetched(last, count);
+    core.runs.fetched(start, last, count, down);
 }
 
 /// Puts off a fault that has to wait; the first fault thread retries it.

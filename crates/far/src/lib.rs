@@ -24,6 +24,7 @@ mod fault;
 mod fetch;
 mod fork;
 mod frames;
+mod fresh;
 mod guard;
 pub mod hooks;
 mod host;
