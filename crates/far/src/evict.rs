@@ -139,17 +139,19 @@ impl Evicting {
     }
 
     fn rest(&mut self) {
+        let is_bell_awaited = self.channel.in_flight() == 0 && !std::mem::take(&mut self.put_off);
+        self.live.yielding.evictor_runs(false);
         if self.channel.in_flight() > 0 {
             wait::readable(&self.channel.wait_fds(), 1);
-            return;
-        }
-        if std::mem::take(&mut self.put_off) {
+        } else if is_bell_awaited {
+            self.live.evict_bell.wait(TEND_EVERY);
+        } else {
             std::thread::sleep(PUT_OFF);
+        }
+        self.live.yielding.evictor_runs(true);
+        if !is_bell_awaited {
             return;
         }
-        self.live.yielding.evictor_runs(false);
-        self.live.evict_bell.wait(TEND_EVERY);
-        self.live.yielding.evictor_runs(true);
         self.tend();
         if self.fruitless > 0 {
             // What is needed is not available now; an immediate retry would only keep the lock from
@@ -212,11 +214,7 @@ impl Evicting {
             && self.under_way_bytes(core) < UNDER_WAY_MAX
             && (core.reserve() < (2 * core.reserve_target()) as isize || core.evict_everything)
         {
-            let next = match core.differing.pop_front() {
-                None if core.is_cared_for() => None,
-                None => core.probation.pop_front(),
-                some => some,
-            };
+            let next = core.differing.pop_front().or_else(|| core.probation.pop_front());
             let Some((block, stamp)) = next else { break };
             moved |= self.choose_one(core, block, stamp);
         }

@@ -332,6 +332,11 @@ impl Faulting {
         let mut core = shared.lock_eagerly();
         core.trim_staged();
         core.exchange_accessed();
+        if !core.is_evictor_behind() {
+            core.stage_burst();
+            core.catch_up();
+            return;
+        }
         for _ in 0..HERE_MAX {
             if !core.stage_here() {
                 break;

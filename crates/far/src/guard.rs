@@ -184,15 +184,17 @@ impl Guarding {
     /// Checks whether the fault threads make progress.
     fn look(&mut self, yielding: &Yielding) {
         let crowd = yielding.is_crowd();
-        let (mut moved, mut behind) = (false, false);
+        let (mut moved, mut behind, mut waits) = (false, false, false);
         for index in 0..if crowd { self.started } else { 1 } {
             let (beat, awake, in_hand) = yielding.seen(index);
             let has_moved = std::mem::replace(&mut self.beats[index], beat) != beat;
             moved |= has_moved;
             // In a crowd, one may stop while its processor computes, if no thread waits for it.
             behind |= !has_moved && if crowd { in_hand } else { awake };
+            waits |= !has_moved && in_hand;
         }
-        behind |= !moved && wait::readable(&[self.live.uffd_number()], 0) != 0;
+        waits |= !moved && wait::readable(&[self.live.uffd_number()], 0) != 0;
+        behind |= waits;
         self.stuck = if behind { self.stuck + 1 } else { 0 };
         self.calm = if moved || behind { 0 } else { self.calm + 1 };
         if moved && !crowd {
@@ -201,8 +203,11 @@ impl Guarding {
         if self.stuck >= 2 {
             self.leave(yielding);
             yielding.let_go(&self.allowed);
-            self.not_before = Nanos(cpu::now_ns() + self.penalty.0);
-            self.penalty = Nanos((self.penalty.0 * 2).min(PENALTY_MAX.0));
+            // A program that computes instead of faulting only keeps it from evicting ahead.
+            if waits {
+                self.not_before = Nanos(cpu::now_ns() + self.penalty.0);
+                self.penalty = Nanos((self.penalty.0 * 2).min(PENALTY_MAX.0));
+            }
         } else if self.calm >= CALM_LOOKS {
             self.leave(yielding);
             self.penalty = Nanos((self.penalty.0 / 2).max(PENALTY_MIN.0));

@@ -259,7 +259,7 @@ impl Core {
 
     /// Wakes the evictor if less memory is available than there should be.
     pub fn mind_reserve(&self) {
-        let enough = if self.live.yielding.is_on() && !self.forked {
+        let enough = if self.live.yielding.is_on() {
             self.reserve_target() / 2
         } else {
             self.reserve_target()

@@ -28,6 +28,8 @@ const TRIMS_MAX: usize = 256;
 /// Number of blocks that the fault thread stages and compares in one go, and of differing ones that
 /// it collects before it wakes the evictor.
 pub const HERE_MAX: usize = 3;
+/// Number of victims that the fault thread moves in one go while the evictor sleeps.
+const BURST: usize = 64;
 const DIFFERING_MAX: usize = 64;
 
 impl Core {
@@ -40,12 +42,14 @@ impl Core {
                 break;
             }
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
-            let scarce = to_come < (2 * self.reserve_target()) as isize;
+            let is_left = self.is_left_to_fault_thread();
+            let enough =
+                if is_left { self.reserve_target() / 4 } else { 2 * self.reserve_target() };
+            let scarce = to_come < enough as isize;
             let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;
             if !(scarce
-                || nearly_full && self.staged_bytes < self.stage_target()
+                || nearly_full && !is_left && self.staged_bytes < self.stage_target()
                 || self.evict_everything)
-                || self.is_cared_for()
             {
                 break;
             }
@@ -104,15 +108,42 @@ impl Core {
         }
     }
 
-    /// Does the evictor's work on small blocks in the fault thread while it is yielding. It runs on
-    /// the processor of the program's only busy thread, so no other processor has to be interrupted
-    /// for each page that is moved. Returns false if enough is available; at most [`HERE_MAX`]
-    /// calls in a row.
+    /// Moves several victims in the fault thread while it is yielding and the evictor sleeps, and
+    /// wakes the evictor for them. The fault thread runs on the processor of the program's only busy
+    /// thread, so no other processor is interrupted for the pages that move. While the evictor runs,
+    /// it would be.
+    pub fn stage_burst(&mut self) {
+        let target = self.reserve_target() as isize;
+        if self.quiesce || self.live.yielding.does_evictor_run() || self.reserve() >= target {
+            return;
+        }
+        let mut moved = false;
+        for _ in 0..BURST {
+            let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
+            if to_come >= 2 * target && self.staged_bytes >= self.stage_target() {
+                break;
+            }
+            let Some(block) = self.next_victim() else { break };
+            moved |= self.stage_with_next(block);
+        }
+        if moved {
+            self.publish();
+            self.live.evict_bell.ring();
+        }
+    }
+
+    /// Whether the evictor does not keep up with what the fault thread moves.
+    pub fn is_evictor_behind(&self) -> bool {
+        self.live.yielding.is_crowd() || self.reserve() < (self.reserve_target() / 16) as isize
+    }
+
+    /// Does the evictor's work on small blocks in the fault thread while it is yielding. Returns
+    /// false if enough is available; at most [`HERE_MAX`] calls in a row.
     pub fn stage_here(&mut self) -> bool {
         // While the evictor runs, each page that is moved interrupts its processor.
         let quarters = if self.live.yielding.does_evictor_run() { 3 } else { 6 };
         let enough = (self.reserve_target() * quarters / 4) as isize;
-        if self.quiesce || self.forked || self.reserve() >= enough {
+        if self.quiesce || self.reserve() >= enough {
             return false;
         }
         let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
@@ -143,13 +174,13 @@ impl Core {
         }
     }
 
-    /// Whether the fault thread evicts, and keeps up with demand.
-    pub fn is_cared_for(&self) -> bool {
+    /// Whether victims are moved by the fault thread, as long as it keeps up: it interrupts fewer
+    /// processors than the evictor.
+    fn is_left_to_fault_thread(&self) -> bool {
         self.live.yielding.is_on()
-            && !self.forked
+            && self.wanted_bytes == 0
             && !self.evict_everything
             && self.local() <= self.room()
-            && self.reserve() > (self.reserve_target() / 2) as isize
     }
 
     /// A staged block that has not yet been compared with its far copy.
@@ -177,7 +208,7 @@ impl Core {
     /// interrupts the other processors once. Returns false if the victim stays mapped or has become
     /// unmapped.
     fn stage_with_next(&mut self, block: BlockId) -> bool {
-        let may_be_more = block.order() == 0 && self.live.path == Path::Full && !self.forked;
+        let may_be_more = block.order() == 0 && self.live.path == Path::Full;
         let count = if may_be_more { self.count_in_row(block) } else { 1 };
         if count == 1 {
             return self.stage(block);
