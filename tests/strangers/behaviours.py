@@ -323,6 +323,8 @@ CASES = [
     child("child-bare", "A large program starts one without an environment", [], bare=True),
     child("child-static", "A large program starts a static one", ["-static"], packages=("gcc", "libc6-dev")),
     child("child-32-bit", "A large program starts one of 32 bits", ["-m32"], packages=("gcc", "gcc-multilib")),
+    *(child(f"child-{name}", f"A large program starts one that is built with the {name} sanitizer", [f"-fsanitize={name}"])
+      for name in ["address", "leak"]),
     shell("env-i", "A shell starts a program by env -i", 'exec env -i "$@"', limit=OUTSIDE),
     # Limits and surroundings.
     *(compiled(f"limit-{what}", "limits.c", what) for what in ["nofile", "as", "data", "fsize"]),

@@ -66,4 +66,6 @@ mod remap;
 mod runtime;
 mod scope;
 mod small;
+#[cfg(all(not(test), target_arch = "x86_64"))]
+mod sanitizer;
 mod sys;

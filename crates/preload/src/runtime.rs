@@ -58,7 +58,19 @@ unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
-extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+extern "C" fn start(
+    count: c_int,
+    arguments: *const *const c_char,
+    environment: *const *const c_char,
+) {
+    // First of all: what follows calls functions of the C library.
+    // SAFETY: the arguments are the kernel's, and no other code of the process has run.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        crate::sanitizer::yield_to(count, arguments, environment);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (count, arguments);
     // SAFETY: this is the only thread; libc has not set the variable yet, because we run before its
     // own constructor.
     unsafe {

@@ -291,7 +291,8 @@ struct ElfFacts {
 }
 
 /// Functions that instrumented code calls first.
-const SANITIZERS: [&[u8]; 4] = [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init"];
+const SANITIZERS: [&[u8]; 5] =
+    [b"__asan_init", b"__tsan_init", b"__msan_init", b"__hwasan_init", b"__lsan_init"];
 
 impl ElfFacts {
     fn read<'data, R: ReadRef<'data>>(data: R) -> object::Result<ElfFacts> {

@@ -23,11 +23,11 @@ const PROGRAMS: &str = "_IO_iter_begin _IO_iter_end _IO_iter_file _IO_iter_next 
     __res_init getaddrinfo getrandom freeaddrinfo gai_strerror getaliasbyname_r dlvsym environ getenv pthread_detach pthread_join pthread_setname_np \
     __libc_calloc __libc_free __libc_malloc __libc_memalign __libc_realloc fputs stderr stdout";
 /// Called when a library is loaded or a thread begins, before the program can fork, and when a
-/// panic ends the program.
+/// panic ends the program. Those of sanitizers are only looked for.
 const LOADER: &str = "__cxa_finalize __cxa_thread_atexit_impl __gmon_start__ _ITM_deregisterTMCloneTable _ITM_registerTMCloneTable \
     dl_iterate_phdr _Unwind_Backtrace _Unwind_GetDataRelBase _Unwind_GetIP _Unwind_GetIPInfo _Unwind_GetLanguageSpecificData \
     _Unwind_GetRegionStart _Unwind_GetTextRelBase _Unwind_Resume _Unwind_SetGR _Unwind_SetIP _Unwind_DeleteException \
-    _Unwind_RaiseException __tls_get_addr _dl_find_object __pthread_key_create pthread_once";
+    _Unwind_RaiseException __asan_init __hwasan_init __lsan_init __msan_init __tsan_init __tls_get_addr _dl_find_object __pthread_key_create pthread_once";
 /// Called by Rust's standard library in threads that it starts itself. A helper has none.
 const THREADS: &str =
     "getauxval pthread_attr_getguardsize pthread_attr_getstack pthread_getattr_np sigaltstack";
