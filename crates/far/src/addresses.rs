@@ -160,8 +160,10 @@ pub struct Addresses {
     /// Parts over which something else was mapped, or that were unmapped by system calls that
     /// bypassed the pager.
     pub foreign: IntervalSet,
-    /// Parts that must stay local.
+    /// Parts that the program has locked.
     pub pinned: IntervalSet,
+    /// Parts that may be executed.
+    pub code: IntervalSet,
     /// Parts that are zeros in a forked child.
     pub wiped: IntervalSet,
     /// Parts that a forked child does not inherit.
@@ -193,6 +195,7 @@ impl Addresses {
             special: empty(),
             foreign: empty(),
             pinned: empty(),
+            code: empty(),
             wiped: empty(),
             unforked: empty(),
             mapped_max: usize::MAX,
@@ -300,6 +303,7 @@ impl Addresses {
         let mut closed = IntervalSet::default();
         for &(from, to) in &gone {
             self.pinned.remove(from, to);
+            self.code.remove(from, to);
             self.wiped.remove(from, to);
             self.unforked.remove(from, to);
             for (pool_from, pool_to) in self.pool.overlaps(from, to) {
@@ -322,6 +326,16 @@ impl Addresses {
             self.free.insert(from, to);
         }
         closed
+    }
+
+    /// Whether a part of `start..end` must stay local.
+    pub fn holds(&self, start: usize, end: usize) -> bool {
+        self.pinned.touches(start, end) || self.code.touches(start, end)
+    }
+
+    /// Whether all of `start..end` must stay local for one reason.
+    pub fn holds_all(&self, start: usize, end: usize) -> bool {
+        self.pinned.covers(start, end) || self.code.covers(start, end)
     }
 
     /// Whose `start..end` is.
@@ -377,6 +391,20 @@ mod tests {
     }
 
     const BASE: usize = 100 * EXTENT;
+
+    #[test]
+    fn what_is_locked_or_executed_stays_until_it_is_unmapped() {
+        let mut addresses = Addresses::new(BASE, 100 * EXTENT);
+        let at = |page: usize| BASE + page * 4096;
+        addresses.place(EXTENT, 4096, false).unwrap();
+        addresses.pinned.insert(at(0), at(4));
+        addresses.code.insert(at(4), at(8));
+        assert!(addresses.holds(at(3), at(4)) && addresses.holds(at(7), at(9)));
+        assert!(addresses.holds_all(at(4), at(8)) && !addresses.holds_all(at(3), at(5)));
+        assert!(!addresses.holds(at(8), at(9)));
+        addresses.unmap(BASE, BASE + EXTENT);
+        assert!(!addresses.holds(BASE, BASE + EXTENT));
+    }
 
     #[test]
     fn large_mappings_own_and_release_whole_extents() {

@@ -199,7 +199,7 @@ impl Core {
                     self.addresses.special.insert(from, to);
                     self.mark_mixed(from, to);
                     if area.prot & libc::PROT_EXEC != 0 {
-                        self.addresses.pinned.insert(from, to);
+                        self.addresses.code.insert(from, to);
                     }
                 }
             }

@@ -456,7 +456,7 @@ impl Pager {
         self.ask(Call::Release { start, end }).map(drop)
     }
 
-    /// Fetches a range and pins it in local memory (for `mlock`, or before it is used for code).
+    /// Fetches a range and pins it in local memory (for `mlock`).
     pub fn pin(&self, addr: usize, len: usize) -> Result<(), PagerError> {
         let (start, end) = self.check(addr, len)?;
         if self.ask(Call::Pin { start, end })? == 1 {

@@ -51,6 +51,7 @@ impl Core {
         }
         self.addresses.unforked.remove(start, end);
         self.addresses.pinned.remove(start, end);
+        self.addresses.code.remove(start, end);
     }
 
     /// What the program has advised for the page at `from`, and whether it is locked, holds for a range

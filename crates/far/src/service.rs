@@ -451,6 +451,14 @@ impl Core {
         let mapped = self.addresses.mapped.covers(start, end);
         if mapped { Ok(()) } else { Err(PagerError::NotMapped { addr: start, len: end - start }) }
     }
+        // The processor fetches code often and from everywhere, so code stays local, once it is
+        // used: what is reserved for it is larger.
+        if prot & libc::PROT_EXEC != 0 {
+            self.addresses.code.insert(start, end);
+        } else if self.addresses.code.touches(start, end) {
+            self.addresses.code.remove(start, end);
+            self.release_held();
+        }
 
     /// Grows a mapping in place, if that is possible.
     fn extend(&mut self, start: usize, end: usize, new_end: usize) -> Result<bool, PagerError> {

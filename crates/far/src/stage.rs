@@ -243,7 +243,7 @@ impl Core {
         let (addr, len) = (self.addr(block), count * PAGE);
         let blocks = (0..count).map(|at| BlockId::new(block.page() + at as u64, block.order()));
         if self.coming.touches(addr, addr + len)
-            || self.addresses.pinned.touches(addr, addr + len)
+            || self.addresses.holds(addr, addr + len)
             || self.has_unsettled(addr, len)
             || blocks.clone().any(|block| self.blocks.contains_key(&block))
         {
@@ -287,13 +287,13 @@ impl Core {
             self.replacement.put_back(block);
             return false;
         }
-        let (pinned, end) = (&self.addresses.pinned, addr + block.bytes());
+        let end = addr + block.bytes();
         if self.coming.touches(addr, end) {
             return self.is_gone_for_kernel(block);
         }
-        if pinned.touches(addr, end) {
+        if self.addresses.holds(addr, end) {
             // One locked page is no reason to hold 2 MiB.
-            if self.is_divisible(block) && !pinned.covers(addr, end) {
+            if self.is_divisible(block) && !self.addresses.holds_all(addr, end) {
                 self.break_up(block, flag::PAGE_TABLE);
                 return true;
             }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use hiroma_far::{Advice, Owner, Pager, PagerError};
 use hiroma_units::{Bytes, EXTENT, PAGE};
-use libc::{PROT_EXEC, PROT_READ, PROT_WRITE};
+use libc::{PROT_READ, PROT_WRITE};
 
 use crate::classify::{self, AdvicePlan, MapCall, MapPlan, RemapCall, Split};
 use crate::runtime::{self, Phase};
@@ -378,14 +378,7 @@ pub fn do_mprotect(addr: usize, len: usize, prot: c_int) -> CallResult<()> {
         }
         return kernel(addr, len);
     };
-    let protect = |pager: &Pager, start, len| {
-        if prot & PROT_EXEC != 0 {
-            // The processor fetches code often and from everywhere, so code stays local.
-            pager.pin(start, len)?;
-        }
-        pager.protect(start, len, prot)
-    };
-    everywhere(&split, protect, kernel)
+    everywhere(&split, |pager, start, len| pager.protect(start, len, prot), kernel)
 }
 
 /// # Safety
