@@ -301,7 +301,8 @@ impl Session {
     pub fn advise(&self, addr: usize, bytes: usize, advice: Advice) -> Result<(), CapiError> {
         self.check_range(addr, bytes)?;
         let start = addr / PAGE * PAGE;
-        self.pager.advise(start, (addr + bytes).next_multiple_of(PAGE) - start, advice);
+        // Advice about what is not mapped is no error here.
+        let _ = self.pager.advise(start, (addr + bytes).next_multiple_of(PAGE) - start, advice);
         Ok(())
     }
 

@@ -539,7 +539,7 @@ pub(crate) mod tests {
         // What looks like one mapping to the pager is three to the kernel, as after a fork.
         pager.arena.advise(addr + PAGE, PAGE, Advise::DoFork).unwrap();
         pager.evict_all().unwrap();
-        pager.advise(addr, EXTENT, Advice::Random);
+        pager.advise(addr, EXTENT, Advice::Random).unwrap();
         (0..512).step_by(64).for_each(|page| vm::touch(addr + page * PAGE, 1));
         assert!(
             pager.core.lock().extents[extent].has(flag::PAGE_TABLE),

@@ -360,6 +360,9 @@ impl Pager {
         };
         let old_len = end - start;
         if new_len <= old_len {
+            // Like the kernel: what is left must be there.
+            self.all_mapped(start, new_len)
+                .map_err(|_| PagerError::NotWhole { addr, len: old_len })?;
             if new_len < old_len {
                 self.unmap(start + new_len, old_len - new_len)?;
             }
@@ -479,7 +482,7 @@ impl Pager {
 
     /// Undoes `pin` for everything that is mapped.
     pub fn unpin_all(&self) -> Result<(), PagerError> {
-        self.unpin(self.arena.base(), self.arena.len())
+        self.ask(Call::UnpinAll).map(drop)
     }
 
     /// Fails if a part of the range is not mapped.
@@ -506,11 +509,11 @@ impl Pager {
         self.ask(Call::Unpin { start, end }).map(drop)
     }
 
-    /// Gives advice about a range. Never fails, never changes content.
-    pub fn advise(&self, addr: usize, len: usize, advice: Advice) {
-        if let Ok((start, end)) = self.check(addr / PAGE * PAGE, len + addr % PAGE) {
-            let _ = self.ask(Call::Advise { start, end, advice });
-        }
+    /// Gives advice about a range, which never changes content. It is followed where the range is
+    /// mapped; the error says that this is not all of it.
+    pub fn advise(&self, addr: usize, len: usize, advice: Advice) -> Result<(), PagerError> {
+        let (start, end) = self.check(addr / PAGE * PAGE, len + addr % PAGE)?;
+        self.ask(Call::Advise { start, end, advice }).map(drop)
     }
 
     /// Changes the local limit. It is in force once the evictor has caught up.

@@ -78,6 +78,8 @@ pub enum Call {
     },
     /// Pins all that is mapped.
     PinAll,
+    /// Undoes `Pin` for all of the arena.
+    UnpinAll,
     /// Fails if a part of the range is not mapped.
     AllMapped {
         start: usize,
@@ -281,6 +283,12 @@ impl Serving {
                 let mut core = core();
                 core.addresses.pinned.remove(start, end);
                 core.release_held();
+                core.all_mapped(start, end)?;
+            }
+            Call::UnpinAll => {
+                let mut core = core();
+                core.addresses.pinned = Default::default();
+                core.release_held();
             }
             Call::PinAll => {
                 let addresses = &mut core().addresses;
@@ -294,7 +302,11 @@ impl Serving {
                 core.all_mapped(start, end)?;
                 core.addresses.unforked.set(start, end, on);
             }
-            Call::WipeOnFork { start, end, on } => core().wipe_on_fork(start, end, on)?,
+            Call::WipeOnFork { start, end, on } => {
+                let mut core = core();
+                core.all_mapped(start, end)?;
+                core.wipe_on_fork(start, end, on)?;
+            }
             Call::Inherit { from, start, end } => core().inherit(from, start, end)?,
             Call::IsFree { start, end } => {
                 let core = core();
@@ -311,7 +323,11 @@ impl Serving {
                     .ok_or(PagerError::BadRange { addr, len: PAGE })?;
                 return Ok(area.end | area.prot as usize);
             }
-            Call::Advise { start, end, advice } => core().advise(start, end, advice),
+            Call::Advise { start, end, advice } => {
+                let mut core = core();
+                core.advise(start, end, advice);
+                core.all_mapped(start, end)?;
+            }
             Call::Limit(bytes) => core().set_limit(bytes),
             Call::EvictEverything(on) => {
                 let mut core = core();
@@ -336,7 +352,8 @@ impl Serving {
         Ok(0)
     }
 
-    /// Discards the content of a range: it reads as zeros and takes no memory, near or far.
+    /// Discards the content of a range: it reads as zeros and takes no memory, near or far. Like the
+    /// kernel's advice, it acts on what is mapped, and fails if that is not all.
     fn discard(
         &mut self,
         start: usize,
@@ -348,7 +365,7 @@ impl Serving {
             && !core.addresses.foreign.touches(start, end)
         {
             *zero = core.forget(start, end, By::Us);
-            return Ok(0);
+            return core.all_mapped(start, end).map(|()| 0);
         }
         // It is not writable, so it cannot be zeroed by writing: the kernel removes the pages.
         let arena = core.arena.clone();
@@ -356,8 +373,9 @@ impl Serving {
             let _ = core.forget(start, end, By::Kernel);
             return arena
                 .advise(start, end - start, Advise::Drop)
-                .map(|()| 0)
-                .map_err(PagerError::io("MADV_DONTNEED"));
+                .map_err(PagerError::io("MADV_DONTNEED"))
+                .and_then(|()| core.all_mapped(start, end))
+                .map(|()| 0);
         }
         // The page table may be being freed at this moment: the events of both would look alike.
         while core.own_removals.iter().any(|own| own.start < end && start < own.end) {
@@ -368,10 +386,8 @@ impl Serving {
         core.discarding.push((start, end));
         drop(core);
         // Without the lock: the kernel waits until the fault thread has read the event.
-        let result = arena
-            .advise(start, end - start, Advise::Drop)
-            .map(|()| 0)
-            .map_err(PagerError::io("MADV_DONTNEED"));
+        let result =
+            arena.advise(start, end - start, Advise::Drop).map_err(PagerError::io("MADV_DONTNEED"));
         let mut core = self.core.lock();
         core.coming.remove(start, end);
         let place = core.discarding.iter().position(|&range| range == (start, end));
@@ -379,7 +395,7 @@ impl Serving {
         if !core.reclaim_queue.is_empty() {
             core.live.evict_bell.ring();
         }
-        result
+        result.and_then(|()| core.all_mapped(start, end)).map(|()| 0)
     }
 }
 
@@ -435,6 +451,14 @@ impl Core {
         } else {
             self.addresses.special.insert(start, end);
         }
+        // The processor fetches code often and from everywhere, so code stays local, once it is
+        // used: what is reserved for it is larger.
+        if prot & libc::PROT_EXEC != 0 {
+            self.addresses.code.insert(start, end);
+        } else if self.addresses.code.touches(start, end) {
+            self.addresses.code.remove(start, end);
+            self.release_held();
+        }
         self.recorder.note(
             "protect",
             ((start - self.arena.base()) / PAGE) as u64,
@@ -451,14 +475,6 @@ impl Core {
         let mapped = self.addresses.mapped.covers(start, end);
         if mapped { Ok(()) } else { Err(PagerError::NotMapped { addr: start, len: end - start }) }
     }
-        // The processor fetches code often and from everywhere, so code stays local, once it is
-        // used: what is reserved for it is larger.
-        if prot & libc::PROT_EXEC != 0 {
-            self.addresses.code.insert(start, end);
-        } else if self.addresses.code.touches(start, end) {
-            self.addresses.code.remove(start, end);
-            self.release_held();
-        }
 
     /// Grows a mapping in place, if that is possible.
     fn extend(&mut self, start: usize, end: usize, new_end: usize) -> Result<bool, PagerError> {

@@ -220,6 +220,9 @@ pub fn do_mmap(
     fd: c_int,
     offset: i64,
 ) -> CallResult<usize> {
+    if offset % PAGE as i64 != 0 {
+        return Err(Errno(libc::EINVAL));
+    }
     // SAFETY: the program requested this call, at its own risk.
     let with_flags = |flags: c_int, addr: usize, len: usize, offset: i64| unsafe {
         sys::mmap(addr, len, prot, flags, fd, offset)
@@ -431,13 +434,16 @@ pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
         if nursery::is_foreign(addr, len) && !matches!(plan, AdvicePlan::DontFork(_)) {
             return kernel(addr, len);
         }
+        let has_hole = nursery::has_hole(addr, len) && plan != AdvicePlan::Refuse;
+        let whole = if has_hole { Err(Errno(libc::ENOMEM)) } else { Ok(()) };
         match plan {
             // The kernel may act on lazy advice later, which the pager would not know.
             AdvicePlan::Discard => {
                 if let Some(done) = nursery::discards(addr, len) {
-                    return done;
+                    return done.and(whole);
                 }
             }
+            _ if has_hole => return whole,
             AdvicePlan::Kernel => return kernel(addr, len),
             // Different advice would make several mappings of the nursery.
             AdvicePlan::Accept
@@ -457,12 +463,7 @@ pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
     let Some(split) = managed(addr, len) else {
         return kernel(addr, len);
     };
-    let hint = |advice: Advice| {
-        move |pager: &Pager, start, len| {
-            pager.advise(start, len, advice);
-            Ok(())
-        }
-    };
+    let hint = |advice: Advice| move |pager: &Pager, start, len| pager.advise(start, len, advice);
     match classify::advice(advice) {
         AdvicePlan::Discard => everywhere(&split, Pager::discard, kernel),
         AdvicePlan::WillNeed => everywhere(&split, hint(Advice::WillNeed), kernel),
@@ -476,8 +477,11 @@ pub fn do_madvise(addr: usize, len: usize, advice: c_int) -> CallResult<()> {
         AdvicePlan::DontFork(on) => {
             everywhere(&split, |pager, start, len| pager.dont_fork(start, len, on), kernel)
         }
-        AdvicePlan::Accept => everywhere(&split, |_, _, _| Ok(()), kernel),
-        AdvicePlan::Kernel => kernel(addr, len),
+        AdvicePlan::Accept => everywhere(&split, Pager::all_mapped, kernel),
+        AdvicePlan::Kernel => {
+            inside(&split, Pager::all_mapped)?;
+            kernel(addr, len)
+        }
         AdvicePlan::Refuse => {
             // Shared memory that the program has mapped there is the kernel's.
             let range = &split.inside;
