@@ -231,7 +231,7 @@ pub fn remap(call: RemapCall, arena: &Range<usize>) -> RemapPlan {
     let Some(from) = from else {
         return match to {
             Some(to) => RemapPlan::Replace(to),
-            None if old_len == 0 && arena.contains(&old) => RemapPlan::Refuse(libc::EINVAL),
+            // Nothing of it moves; the kernel refuses to make a second mapping of what is private.
             None => RemapPlan::PassThrough,
         };
     };

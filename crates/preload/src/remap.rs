@@ -8,7 +8,7 @@ use hiroma_far::{Owner, PagerError};
 use hiroma_units::PAGE;
 use libc::{MREMAP_DONTUNMAP, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE};
 
-use crate::classify::{self, MANAGED_MIN, RemapCall, RemapPlan};
+use crate::classify::{self, MANAGED_MIN, RemapCall, RemapPlan, Split};
 use crate::export_mmap::{
     CallResult, arena, do_mmap, do_mprotect, do_munmap, errno_of, far_or_unreachable, inside,
     is_in_nursery,
@@ -61,10 +61,7 @@ pub fn do_mremap(call: RemapCall) -> CallResult<usize> {
                 outcome => outcome.map_err(errno_of),
             }
         }
-        RemapPlan::Replace(split) => {
-            inside(&split, |pager, start, len| pager.release(start, len))?;
-            kernel()
-        }
+        RemapPlan::Replace(split) => replace(call, &split),
         RemapPlan::Copy { old_len, new_len } => {
             copy_to_fixed(old, old_len, new_len, new)?;
             do_munmap(old, old_len)?;
@@ -140,6 +137,54 @@ fn not_whole(call: RemapCall, arena: &Range<usize>) -> Option<CallResult<usize>>
     }
 }
 
+/// Moves a mapping of the kernel's onto managed memory, which is released when nothing of the call can
+/// fail any more but for lack of memory: what was released does not come back.
+fn replace(call: RemapCall, target: &Split) -> CallResult<usize> {
+    let RemapCall { old, old_len, new_len, flags, new } = call;
+    let pages = old_len.next_multiple_of(PAGE);
+    let overlaps = new < old.saturating_add(pages) && old < new.saturating_add(new_len);
+    let stays = flags & MREMAP_DONTUNMAP != 0;
+    let known = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+    if flags & MREMAP_MAYMOVE == 0
+        || flags & !known != 0
+        || overlaps
+        || stays && pages != new_len.next_multiple_of(PAGE)
+    {
+        return Err(Errno(libc::EINVAL));
+    }
+    // Where the kernel likes it: in place, if the length is the same.
+    // SAFETY: the program requested that it moves.
+    let resized = unsafe { kernel_remap(old, old_len, new_len, MREMAP_MAYMOVE, 0) }?;
+    place(resized, new_len, flags & MREMAP_DONTUNMAP, target).inspect_err(|_| {
+        // SAFETY: as it was.
+        unsafe {
+            if old_len == 0 {
+                let _ = sys::munmap(resized, new_len);
+            } else {
+                move_back(resized, new_len, old, old_len);
+            }
+        }
+    })
+}
+
+/// Gives a mapping the place and the length that it had.
+///
+/// # Safety
+/// Nothing else may have been mapped at that place.
+unsafe fn move_back(now: usize, len: usize, old: usize, old_len: usize) {
+    let (flags, to) = if now == old { (0, 0) } else { (MREMAP_MAYMOVE | MREMAP_FIXED, old) };
+    // SAFETY: guaranteed by the caller.
+    let _ = unsafe { kernel_remap(now, len, old_len, flags, to) };
+}
+
+/// Moves a mapping of the kernel's, unchanged, to the start of managed memory, which it replaces.
+fn place(start: usize, len: usize, flags: c_int, target: &Split) -> CallResult<usize> {
+    let new = target.before.start;
+    inside(target, |pager, start, len| pager.release(start, len))?;
+    // SAFETY: the program requested it.
+    unsafe { kernel_remap(start, len, len, MREMAP_MAYMOVE | MREMAP_FIXED | flags, new) }
+}
+
 /// Moves or grows what the program has mapped over managed memory (a file, shared memory): that is
 /// the kernel's. (It is shrunk as any other mapping.) The addresses that it leaves stay the arena's.
 fn move_foreign(call: RemapCall, arena: &Range<usize>) -> CallResult<usize> {
@@ -149,23 +194,29 @@ fn move_foreign(call: RemapCall, arena: &Range<usize>) -> CallResult<usize> {
         // What follows is the arena's.
         return Err(Errno(libc::ENOMEM));
     }
-    if let Some(target) = classify::split(new, new_len, arena).filter(|_| flags & MREMAP_FIXED != 0)
-    {
-        inside(&target, |pager, start, len| pager.release(start, len))?;
-    }
+    let is_fixed = flags & MREMAP_FIXED != 0;
+    let target = classify::split(new, new_len, arena).filter(|_| is_fixed);
     // SAFETY: the program requested it. Until it is unmapped, the old place stays mapped and empty:
     // nothing else can be mapped there in between.
     unsafe {
-        if flags & MREMAP_DONTUNMAP != 0 {
+        if flags & MREMAP_DONTUNMAP != 0 && target.is_none() {
             return kernel_remap(old, old_len, new_len, flags, new);
         }
         let moved = kernel_remap(old, old_len, old_len, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, 0)?;
-        let resized = kernel_remap(moved, old_len, new_len, flags, new).inspect_err(|_| {
-            let back = MREMAP_MAYMOVE | MREMAP_FIXED;
-            let _ = kernel_remap(moved, old_len, old_len, back, old);
-        })?;
-        do_munmap(old, old_len)?;
-        Ok(resized)
+        let placed = match &target {
+            None => kernel_remap(moved, old_len, new_len, flags, new),
+            Some(target) => {
+                kernel_remap(moved, old_len, new_len, MREMAP_MAYMOVE, 0).and_then(|resized| {
+                    let placed = place(resized, new_len, 0, target);
+                    placed.inspect_err(|_| move_back(resized, new_len, moved, old_len))
+                })
+            }
+        };
+        let placed = placed.inspect_err(|_| move_back(moved, old_len, old, old_len))?;
+        if flags & MREMAP_DONTUNMAP == 0 {
+            do_munmap(old, old_len)?;
+        }
+        Ok(placed)
     }
 }
 
