@@ -569,7 +569,7 @@ pub unsafe extern "C" fn msync(addr: *mut c_void, len: usize, flags: c_int) -> c
 }
 
 /// Before the program restricts itself.
-pub fn before_prctl(option: c_int) {
+fn before_prctl(option: c_int) {
     if matches!(option, libc::PR_SET_SECCOMP | libc::PR_SET_DUMPABLE) {
         nursery::start_now();
     }
@@ -578,17 +578,21 @@ pub fn before_prctl(option: c_int) {
     }
 }
 
-/// # Safety
-/// As in C.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+pub fn do_prctl(option: c_int, [a, b, c, d]: [usize; 4]) -> CallResult<usize> {
     const PR_SET_VMA: c_int = 0x5356_4d41;
     // Named parts would be separate mappings, and the kernel moves no pages across the borders of
     // mappings.
     if option == PR_SET_VMA && (is_in_nursery(b, c) || managed(b, c).is_some()) {
-        return 0;
+        return Ok(0);
     }
     before_prctl(option);
     // SAFETY: the program requested this call.
-    answer(unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }) as c_int
+    unsafe { sys::call(libc::SYS_prctl, [option as usize, a, b, c, d, 0]) }
+}
+
+/// # Safety
+/// As in C.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int {
+    answer(do_prctl(option, [a, b, c, d])) as c_int
 }

@@ -10,8 +10,8 @@ use crate::classify::RemapCall;
 use crate::export_fork::passed_to_clone;
 use crate::export_lock::{do_mlock, do_mlockall, do_munlockall};
 use crate::export_mmap::{
-    CallResult, answer, before_prctl, do_look, do_madvise, do_mmap, do_mprotect, do_munmap,
-    do_pkey_mprotect, managed,
+    CallResult, answer, do_look, do_madvise, do_mmap, do_mprotect, do_munmap, do_pkey_mprotect,
+    do_prctl, managed,
 };
 use crate::export_shm::{do_shmat, do_shmdt};
 use crate::sys::{self, Errno};
@@ -156,10 +156,7 @@ pub unsafe extern "C" fn syscall(
             export_exec::stop();
             kernel()
         }
-        libc::SYS_prctl => {
-            before_prctl(a as c_int);
-            kernel()
-        }
+        libc::SYS_prctl => do_prctl(a as c_int, [b, c, d, e]),
         libc::SYS_setuid
         | libc::SYS_setgid
         | libc::SYS_setreuid
