@@ -31,6 +31,8 @@ pub use stores::Stores;
 use crate::waking::Costs;
 use crate::watchdog::{Waits, describe};
 
+/// Of the link that names a process's pager.
+pub const PAGER_EXTENSION: &str = "pager";
 const MAGIC: u64 = u64::from_le_bytes(*b"hiromact");
 const VERSION: u64 = 4;
 const WORDS: usize = 1024;
@@ -202,6 +204,15 @@ impl ControlPage {
     /// Path of the page of process `pid`.
     pub fn path(dir: &Path, pid: u32) -> PathBuf {
         dir.join(format!("{pid}.hiroma"))
+    }
+
+    /// Names the pager of the program: a link whose target is its number. It stays when the pager ends,
+    /// for those who wait for that.
+    pub fn name_pager(dir: &Path, pager: u32) {
+        let link = ControlPage::path(dir, crate::host::program_in_proc());
+        let link = link.with_extension(PAGER_EXTENSION);
+        let _ = std::fs::remove_file(&link);
+        let _ = std::os::unix::fs::symlink(pager.to_string(), link);
     }
 
     /// Creates the page of the program, readable and writable by its user alone. `watched`: another

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, test_kill_process};
 
 use crate::accessed;
-use crate::control::ControlPage;
+use crate::control::{ControlPage, PAGER_EXTENSION};
 use crate::core::Core;
 use crate::fatal;
 use crate::host;
@@ -151,6 +151,10 @@ impl Life {
         if !helper::is_here() {
             return false;
         }
+        // What is read from other memory is certain; not so what is asked of threads that end.
+        if matches!(helper::shares_memory(host::program(), &self.live.mark), Ok(Some(false))) {
+            return true;
+        }
         let gone = match shares_memory(&self.live.mark) {
             Ok(shared) => !shared,
             // Not readable: another program with other rights, or the same one, which forbade it.
@@ -262,6 +266,7 @@ impl Life {
                 let _ = std::fs::remove_file(page.with_extension(accessed::BOARD_EXTENSION));
             }
             if is_last {
+                let _ = std::fs::remove_file(page.with_extension(PAGER_EXTENSION));
                 let _ = std::fs::remove_file(page);
                 if let Some(dir) = page.parent() {
                     let _ = std::fs::remove_file(dir.join("preload.so"));

@@ -129,6 +129,9 @@ impl Live {
         fatal::speak_through(page.clone());
         if helper::is_here() {
             page.set_pager(helper::pid_in_proc());
+            if let Some(dir) = &config.control_dir {
+                ControlPage::name_pager(dir, helper::pid_in_proc());
+            }
             if fds::are_few() {
                 uffd::drop_device();
             } else {

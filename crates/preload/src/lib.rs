@@ -50,6 +50,8 @@ mod export_thread;
 #[cfg(not(test))]
 mod export_uffd;
 #[cfg(not(test))]
+mod export_wait;
+#[cfg(not(test))]
 mod heap;
 mod internal;
 #[cfg(not(test))]
@@ -64,8 +66,8 @@ mod nursery;
 mod remap;
 #[cfg(not(test))]
 mod runtime;
-mod scope;
-mod small;
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod sanitizer;
+mod scope;
+mod small;
 mod sys;

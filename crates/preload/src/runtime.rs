@@ -22,8 +22,8 @@ use hiroma_units::PAGE;
 
 use crate::scope::{self, internal_scope};
 use crate::{
-    errors, export_exec, export_limits, export_memfile, export_thread, internal, large, libc_state,
-    mimalloc, nursery, sys,
+    errors, export_exec, export_limits, export_memfile, export_thread, export_wait, internal,
+    large, libc_state, mimalloc, nursery, sys,
 };
 
 /// Exit code if the pager cannot work.
@@ -154,6 +154,8 @@ fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
     };
     config.helper = true;
     export_exec::start(config.control_dir.as_deref(), preloaded);
+    export_wait::settle();
+    export_wait::start(config.control_dir.as_deref());
     let is_first = config.runner.is_none_or(|runner| sys::parent_process() == runner);
     config.has_begun = !is_first;
     hiroma_far::hooks::set_internal(scope::enter, scope::leave);

@@ -5,8 +5,10 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hiroma_far::config::{CONFIG_ENV, Config};
+use hiroma_far::control::{ControlPage, PAGER_EXTENSION};
 use hiroma_sys::host::proc;
 
 /// Whether process `pid` exists and is more than a zombie that waits to be reaped.
@@ -17,6 +19,22 @@ pub fn is_alive(pid: u32) -> bool {
         Some((_, 'Z')) => fs::read_dir(format!("/proc/{pid}/task"))
             .is_ok_and(|threads| threads.flatten().count() > 1),
         Some(_) => true,
+    }
+}
+
+/// Returns when the pager of process `pid`, which has ended, has ended as well: until then the process's
+/// file cannot be overwritten, and its memory is in use. Does not wait for long.
+pub fn await_pager(dir: &Path, pid: u32) {
+    const EVERY: Duration = Duration::from_millis(1);
+    const LOOKS_MAX: usize = 500;
+    let link = ControlPage::path(dir, pid).with_extension(PAGER_EXTENSION);
+    let name = fs::read_link(link).ok();
+    let Some(pager) = name.and_then(|name| name.to_str()?.parse().ok()) else { return };
+    for _ in 0..LOOKS_MAX {
+        if !is_alive(pager) {
+            break;
+        }
+        std::thread::sleep(EVERY);
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use hiroma_far::control::PAGER_EXTENSION;
 use hiroma_sys::host::dirs;
 
 use crate::processes;
@@ -93,6 +94,7 @@ fn is_in_use(dir: &Path) -> bool {
         page_pids(dir).into_iter().partition(|&pid| processes::is_alive(pid));
     for pid in ended {
         let _ = fs::remove_file(dir.join(format!("{pid}.hiroma")));
+        let _ = fs::remove_file(dir.join(format!("{pid}.{PAGER_EXTENSION}")));
     }
     !alive.is_empty()
 }

@@ -35,7 +35,7 @@ use hiroma_run::series::{Sampler, Series};
 use hiroma_run::signals::{Ending, Signals};
 use hiroma_run::stats::Report;
 use hiroma_run::watch::Watch;
-use hiroma_run::{preload, report};
+use hiroma_run::{preload, processes, report};
 use members::Follower;
 use progress::Progress;
 
@@ -100,6 +100,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .context("cannot wait for the program")?;
     let elapsed = start.elapsed();
     herald.stop();
+    processes::await_pager(dir.path(), child.id());
     drop(follower);
     let unreadable = reader.and_then(Reader::stop);
     if let Some(code) = herald::exit_code(dir.path(), child.id()) {
