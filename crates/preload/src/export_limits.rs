@@ -13,12 +13,13 @@
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
+use std::io::Write;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use libc::{RLIM_INFINITY, rlimit};
 
 use crate::sys::{self, Errno};
-use crate::{internal, nursery, runtime};
+use crate::{export_wait, internal, nursery, runtime};
 
 /// `CAP_SYS_RESOURCE`: hard limits may be raised.
 const CAP_SYS_RESOURCE: u32 = 24;
@@ -82,7 +83,52 @@ impl Limit {
         sys::prlimit(0, self.resource, Some(rlimit { rlim_cur, rlim_max }))?;
         self.soft.store(new.rlim_cur, Relaxed);
         self.hard.store(new.rlim_max, Relaxed);
+        note();
         Ok(())
+    }
+}
+
+/// Of the link in the run's directory that says what a process has set, for the programs that it
+/// starts: the C library (`posix_spawn`, `system`) executes those by itself, with the kernel's limits.
+const NOTE: &str = "limits";
+const NOTE_BYTES: usize = 256;
+
+/// Notes for each limit what the kernel has as soft limit, and what the program has set.
+fn note() {
+    let us = std::process::id();
+    let paths = (export_wait::path_of(us, NOTE), export_wait::path_of(us, "limits-draft"));
+    let (Some(path), Some(draft)) = paths else { return };
+    let mut text = [0; NOTE_BYTES];
+    let mut rest = &mut text[..NOTE_BYTES - 1];
+    for limit in &LIMITS {
+        let kernel = sys::prlimit(0, limit.resource, None).map_or(RLIM_INFINITY, |it| it.rlim_cur);
+        let (soft, hard) = (limit.soft.load(Relaxed), limit.hard.load(Relaxed));
+        // There is room: 3 times 3 numbers of at most 20 digits.
+        let _ = write!(rest, "{kernel} {soft} {hard} ");
+    }
+    export_wait::replace_link(&path, &draft, &text);
+}
+
+/// Gives the kernel the limits that the process which started this one had set.
+fn take_from_parent() {
+    let kernel = LIMITS.each_ref().map(|limit| sys::prlimit(0, limit.resource, None));
+    let is_finite = |it: &Result<rlimit, Errno>| it.is_ok_and(|it| it.rlim_cur != RLIM_INFINITY);
+    if !kernel.iter().any(is_finite) {
+        return;
+    }
+    let mut text = [0; NOTE_BYTES];
+    let Some(path) = export_wait::path_of(sys::parent_process(), NOTE) else { return };
+    let Some(noted) = export_wait::target_of(path.as_ptr(), &mut text) else { return };
+    let mut numbers = noted.split(' ').map(|number| number.parse().unwrap_or(RLIM_INFINITY));
+    for (limit, kernel) in LIMITS.iter().zip(kernel) {
+        let [theirs, soft, hard] = [(); 3].map(|()| numbers.next().unwrap_or(RLIM_INFINITY));
+        // Another one has been set since, or is true.
+        let Ok(kernel) = kernel else { continue };
+        if kernel.rlim_cur == theirs && soft != RLIM_INFINITY {
+            let rlim_max = hard.min(kernel.rlim_max);
+            let new = rlimit { rlim_cur: soft.min(rlim_max), rlim_max };
+            let _ = sys::prlimit(0, limit.resource, Some(new));
+        }
     }
 }
 
@@ -96,6 +142,7 @@ fn memory() -> [usize; 2] {
 /// Returns whether a pager must start now: one of them is finite, or a late start could not read the
 /// process's mappings.
 pub fn before_start() -> bool {
+    take_from_parent();
     let are_finite = raise();
     let known = sys::memory();
     let memory = known.unwrap_or_default();
