@@ -233,6 +233,7 @@ RAW = "a raw system call past the C library is not seen"
 PEEKED = "far pages of others cannot be read by ptrace and /proc/PID/mem (EIO); process_vm_readv can"
 NO_DESCRIPTOR = "a pager has no descriptor left for a child, which ends with exit code 75, and says so"
 UNSEEN = "arguments that the program has moved into far memory are empty in /proc/PID/cmdline while they are far"
+CLEAN = "what is far has no soft-dirty bit"
 OUTSIDE = "is not reached: the environment that leads to the child is gone"
 
 CASES = [
@@ -322,9 +323,9 @@ CASES = [
     compiled("subreaper", "subreaper.c", known="a program that takes orphans over (PR_SET_CHILD_SUBREAPER) gets its children's pagers too"),
     child("child-bare", "A large program starts one without an environment", [], bare=True),
     child("child-static", "A large program starts a static one", ["-static"], packages=("gcc", "libc6-dev")),
-    child("child-32-bit", "A large program starts one of 32 bits", ["-m32"], packages=("gcc", "gcc-multilib")),
     *(child(f"child-{name}", f"A large program starts one that is built with the {name} sanitizer", [f"-fsanitize={name}"])
       for name in ["address", "leak"]),
+    child("child-32-bit", "A large program starts one of 32 bits", ["-m32"], packages=("gcc", "gcc-multilib")),
     shell("env-i", "A shell starts a program by env -i", 'exec env -i "$@"', limit=OUTSIDE),
     # Limits and surroundings.
     *(compiled(f"limit-{what}", "limits.c", what) for what in ["nofile", "as", "data", "fsize"]),
@@ -380,6 +381,16 @@ CASES = [
     *(compiled(name, f"{name}.c") for name in ["named", "remapped", "ondemand", "jit", "aio", "afalg", "robust", "rseqs", "timers", "arguments", "ringmemory",
                                                "prlimits", "crowd", "growsdown"]),
     compiled("ringmemory-poll", "ringmemory.c", "poll"),
+    *(compiled(f"answers-{size}", "answers.c", size) for size in ["small", "large"]),
+    *(compiled(f"failedmove-{size}", "failedmove.c", size) for size in ["small", "large"]),
+    *(compiled(f"dirty-{how}", "dirty.c", how, known=CLEAN if how == "soft" else "") for how in ["sync", "async", "soft"]),
+    *(compiled(f"manyareas-{what}", "manyareas.c", what) for what in ["mapped", "protected"]),
+    compiled("scanner", "scanner.c", "small"),
+    compiled("cputime", "cputime.c", "self"),
+    compiled("waits", "waits.c"),
+    compiled("compact", "compact.c"),
+    *(compiled(name, f"{name}.c") for name in ["spawnlimits", "codespace", "busyfile", "tracer", "doubled", "pastend", "farargs", "pimutexes", "exiting", "tees",
+                                               "mainstack", "nullchecks"]),
     compiled("titles", "titles.c", known=UNSEEN),
     compiled("corefile", "corefile.c", known="a core file has what was local only: the kernel does not let a dump wait for a userfaultfd"),
     # Ends.
