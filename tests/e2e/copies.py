@@ -249,12 +249,43 @@ def members_that_join(bench):
 
 
 def disk_behind_pool(bench):
-    """What the members of a pool have no room for goes to the disk: no block has one copy alone."""
+    """What the members of a pool have no room for goes to the disk: no block has one copy alone. When one of them dies, all goes there."""
     servers = Servers(bench, 2, memory="64M", pool=True)
     wait_for(lambda: known(bench, servers) == 2, 60, "the members know each other")
     sweep = Sweep(bench, 192, 48, ["--pool", f"127.0.0.1:{servers.ports[0]}", "--copies", "2"]).filled()
-    stats = sweep.ends_right()
-    want(stats["copies_missing_bytes_max"] == 0, f"{stats['copies_missing_bytes_max']} bytes had too few copies")
+    missing = sweep.counters()["copies_missing_bytes"]
+    want(missing == 0, f"{missing} bytes have too few copies")
+    servers.kill(1)
+    said(sweep, f":{servers.ports[1]}", "lost")
+    stalls = Stalls(sweep)
+    stalls.watch(4)
+    sweep.ends_right()
+    want("waits for room" not in sweep.errors(), f"the disk could take it: {sweep.errors()[-600:]}")
+    want(stalls.longest < STALL_MAX_S, f"nothing was fetched for {stalls.longest:.2f} s")
+    return f"longest stall {stalls.longest * 1000:.0f} ms"
+
+
+def disk_behind_parity(bench):
+    """Fewer servers than a block has pieces, and a disk behind them."""
+    servers = Servers(bench, 3)
+    store = f"{servers.option()},file:{bench.dir}"
+    sweep = Sweep(bench, 192, 48, ["--store", store, "--parity", "2+1"]).filled()
+    stalls = Stalls(sweep)
+    for event in [servers.stop, servers.go_on, servers.kill]:
+        event(2)
+        stalls.watch(3)
+    sweep.ends_right()
+    want(stalls.longest < STALL_MAX_S, f"nothing was fetched for {stalls.longest:.2f} s")
+    return f"longest stall {stalls.longest * 1000:.0f} ms"
+
+
+def all_full(bench):
+    """Servers and the disk behind them are full: that ends the program after a while, and it says which of them are, and why."""
+    servers = Servers(bench, 2, memory="64M")
+    store = f"{servers.option()},file:{bench.dir}:32M"
+    sweep = Sweep(bench, 256, 48, ["--store", store, "--copies", "2"])
+    sweep.ends_with_store_failure(120, "tcp://", f"file:{bench.dir}: 32MiB of 32MiB", "is full", "give it more room")
+    want("Waiting up to" in sweep.errors(), f"it is told before: {sweep.errors()[-600:]}")
 
 
 def few_copies(bench):
@@ -285,6 +316,8 @@ TESTS = {
     "copies-apart": racks_apart,
     "copies-joined": members_that_join,
     "copies-disk-behind-pool": disk_behind_pool,
+    "copies-disk-behind-parity": disk_behind_parity,
+    "copies-all-full": all_full,
     "copies-too-few": few_copies,
     "copies-both-killed": both_killed,
     "copies-one-full": one_full,

@@ -251,10 +251,17 @@ impl Shared {
         )
     }
 
-    fn full(&self) -> StoreError {
+    /// No store takes any more. Says of each what it has, and why it takes no more if it says so.
+    fn full(&self, errors: impl Iterator<Item = StoreError>) -> StoreError {
+        let of_one = |error| match error {
+            StoreError::Full { store, used, capacity } => format!("{store}: {used} of {capacity}"),
+            StoreError::Rejected { store } => format!("{store}: for what compresses"),
+            other => other.to_string(),
+        };
+        let each: Vec<String> = errors.map(of_one).collect();
         let usage = self.usage();
         StoreError::Full {
-            store: self.name(),
+            store: format!("{} [{}]", self.name(), each.join("; ")),
             used: Bytes(usage.stored_bytes),
             capacity: Bytes(usage.capacity_bytes),
         }
@@ -337,6 +344,7 @@ impl ChainChannel {
             .skip(members.start)
             .take(members.len())
             .for_each(|(is_open, member)| *is_open = member.is_open());
+        let mut full = Vec::new();
         // Members that were full are retried only if no other one has room.
         for wanted in [true, false] {
             for member in members.clone().filter(|&member| is_open[member] == wanted) {
@@ -344,16 +352,20 @@ impl ChainChannel {
                     Ok(()) => return Ok(()),
                     Err((
                         back,
-                        StoreError::Full { .. }
+                        error @ (StoreError::Full { .. }
                         | StoreError::Rejected { .. }
                         | StoreError::NoCopy { .. }
-                        | StoreError::TooFewPieces { .. },
-                    )) => buf = back,
+                        | StoreError::TooFewPieces { .. }),
+                    )) => {
+                        buf = back;
+                        full.push((member, error));
+                    }
                     Err(failed) => return Err(failed),
                 }
             }
         }
-        Err((buf, self.shared.full()))
+        full.sort_by_key(|&(member, _)| member);
+        Err((buf, self.shared.full(full.into_iter().map(|(_, error)| error))))
     }
 
     /// Returns a completion to pass on; `None` if it is a part of a split read that is not
@@ -434,7 +446,14 @@ impl Channel for ChainChannel {
 
     fn poll(&mut self, out: &mut Vec<Completion>) {
         let before = out.len();
-        self.channels.iter_mut().for_each(|channel| channel.poll(out));
+        for (channel, member) in self.channels.iter_mut().zip(&self.shared.members) {
+            let since = out.len();
+            channel.poll(out);
+            // It has begun a write that it has no room for: the next one goes elsewhere.
+            if out[since..].iter().any(|done| matches!(done.result, Err(StoreError::Full { .. }))) {
+                member.shut();
+            }
+        }
         if self.splits.is_empty() {
             return;
         }
@@ -506,7 +525,7 @@ mod tests {
         assert!(
             error
                 .to_string()
-                .starts_with("compressed,file:/dev/shm,compressed is full (2.5MiB of 2.5MiB"),
+                .starts_with("compressed,file:/dev/shm,compressed [compressed: 1MiB of 1MiB; file:/dev/shm: 1MiB of 1MiB; compressed: 512KiB of 512KiB] is full (2.5MiB of 2.5MiB"),
             "{error}"
         );
     }

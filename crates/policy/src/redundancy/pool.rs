@@ -162,6 +162,12 @@ impl Pool {
         self.up().iter().filter(|member| !self.states[member.index()].draining).collect()
     }
 
+    /// Of these, the members that had room when they were last asked.
+    pub fn open(&self, now_ns: u64) -> Members {
+        let is_open = |member: &Member| self.states[member.index()].full_until_ns <= now_ns;
+        self.takers().iter().filter(is_open).collect()
+    }
+
     /// Members whose pieces count as copies: the others' are made again.
     pub fn good(&self) -> Members {
         let answering = self.with(|health| matches!(health, Health::Up | Health::Suspect));

@@ -60,12 +60,15 @@ struct Cluster {
 
 impl Cluster {
     fn new(servers: usize, scheme: &str) -> Cluster {
-        let servers: Vec<_> = (0..servers).map(|_| server(256 << 20)).collect();
+        Cluster::of((0..servers).map(|_| server(256 << 20)).collect(), scheme, &Place::default())
+    }
+
+    fn of(servers: Vec<ServerHandle>, scheme: &str, place: &Place) -> Cluster {
         let proxies: Vec<_> =
             servers.iter().map(|server| Proxy::new(server.local_addr())).collect();
         let (options, lines) = options(proxies.iter().map(|at| at.addr.to_string()).collect());
         let store =
-            ReplicatedStore::connect(&options, scheme.parse().unwrap(), &Place::default()).unwrap();
+            ReplicatedStore::connect(&options, scheme.parse().unwrap(), place).unwrap();
         Cluster { servers, proxies, store, lines }
     }
 

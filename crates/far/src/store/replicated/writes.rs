@@ -13,6 +13,8 @@ use crate::store::{Completion, StoreError, Token};
 
 /// How long a write waits for members that were asked for more room.
 const ROOM_PATIENCE: Duration = Duration::from_millis(250);
+/// The same where another store follows.
+const ROOM_PATIENCE_FOLLOWED: Duration = Duration::from_millis(20);
 
 /// A write of the caller, or pieces that are made again.
 pub struct Write {
@@ -26,7 +28,8 @@ pub struct Write {
     wanted: Indices,
     first: usize,
     stored: Indices,
-    /// With so many of them, the write is complete as soon as the others' members do not answer.
+    /// With so many of them, the write is complete as soon as the others' members do not answer; with
+    /// fewer, it is refused. All, where another store follows.
     enough: usize,
     /// Members that have a piece, and those that were asked to store one.
     holders: Members,
@@ -107,7 +110,7 @@ impl ReplicatedChannel {
             // So that no member has the parity of everything.
             first: self.shared.books().pool.round() % scheme.pieces(),
             stored: Indices::default(),
-            enough: scheme.needed(),
+            enough: if self.shared.is_followed { scheme.pieces() } else { scheme.needed() },
             holders: Members::default(),
             taken: Members::default(),
             flying: Vec::with_capacity(scheme.pieces()),
@@ -115,22 +118,8 @@ impl ReplicatedChannel {
             is_again: false,
             is_begun: false,
         });
-        let start = Instant::now();
-        while !self.spread(number) || !self.is_acceptable(number) {
-            // Room is asked for ahead, so this is rare.
-            let patience = if self.shared.books().pool.up().len() < scheme.needed() {
-                self.shared.timeout
-            } else {
-                ROOM_PATIENCE
-            };
-            if !self.awaits_room() || start.elapsed() > patience {
-                return Err(self.undo(number));
-            }
-            self.answer_room();
-            if let Some(write) = self.writes.get_mut(number) {
-                write.taken = write.flying.iter().map(|flight| flight.member).collect();
-                write.taken.0 |= write.holders.0;
-            }
+        if !self.finds_members(number) {
+            return Err(self.undo(number));
         }
         if let Some(write) = self.writes.get_mut(number) {
             write.is_begun = true;
@@ -140,16 +129,42 @@ impl ReplicatedChannel {
         Ok(())
     }
 
-    /// Whether a write with enough pieces may begin. Where the servers are well and merely full, the
-    /// store that follows is a better place than fewer of them: what is in them can be lost.
-    fn is_acceptable(&self, number: usize) -> bool {
-        let is_whole = |write: &Write| write.next_index().is_none();
-        if !self.shared.is_followed || self.writes.get(number).is_none_or(is_whole) {
-            return true;
+    /// Starts a write at as many members as are enough. Those that answer and were asked for room are
+    /// waited for, but not again in the next second: the caller knows better what else there is.
+    fn finds_members(&mut self, number: usize) -> bool {
+        let patience = match self.shared.is_followed {
+            true => ROOM_PATIENCE_FOLLOWED,
+            false => ROOM_PATIENCE,
+        };
+        let start = Instant::now();
+        while !self.spread(number) {
+            // Room is asked for ahead, so this is rare.
+            let asked = self.asked_for_room();
+            if asked.is_empty() {
+                return false;
+            }
+            if start.elapsed() > patience {
+                let now_ns = self.shared.now_ns();
+                let mut books = self.shared.books();
+                asked.iter().for_each(|member| books.pool.full(member, now_ns));
+                return false;
+            }
+            self.answer_room();
+            if let Some(write) = self.writes.get_mut(number) {
+                write.taken = write.flying.iter().map(|flight| flight.member).collect();
+                write.taken.0 |= write.holders.0;
+            }
         }
+        true
+    }
+
+    /// Members that answer, were asked for more room, and have not said yet whether there is any.
+    fn asked_for_room(&self) -> Members {
+        let now_ns = self.shared.now_ns();
         let books = self.shared.books();
-        let are_well = books.pool.up() == books.pool.living();
-        !are_well || books.pool.takers().len() < self.shared.scheme.pieces()
+        let takers = books.pool.open(now_ns);
+        let is_asked = |member: &Member| books.store(*member).is_some_and(|at| at.awaits_room());
+        takers.iter().filter(is_asked).collect()
     }
 
     /// All pieces of blocks, if they are not copies.
@@ -224,29 +239,34 @@ impl ReplicatedChannel {
     }
 
     fn full(&self) -> StoreError {
-        let (usage, stores) = {
+        let (usage, stores, up) = {
             let books = self.shared.books();
             let scheme = self.shared.scheme;
-            if books.pool.living().len() < scheme.needed() {
+            // What is behind takes it; else nobody will.
+            if books.pool.living().len() < scheme.needed() && !self.shared.is_followed {
                 let reason = match scheme.is_cut() {
                     true => format!("fewer than {} servers are left", scheme.needed()),
                     false => "all servers are gone".to_owned(),
                 };
                 return self.shared.unreadable(reason);
             }
-            (books.usage(), books.stores())
+            (books.usage(), books.stores(), books.pool.up().len())
         };
-        let reason = stores.iter().find_map(|(_, store)| store.full_because());
-        let reason = reason.map_or(String::new(), |reason| format!(" ({reason})"));
+        let servers = self.shared.roster().numbers().len();
+        let mut reasons: Vec<String> = Vec::new();
+        if up < servers {
+            reasons.push(format!("only {up} of {servers} servers can be used now"));
+        }
+        reasons.extend(stores.iter().find_map(|(_, store)| store.full_because()));
+        let reason = match reasons.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", reasons.join("; ")),
+        };
         StoreError::Full {
             store: format!("{}{reason}", self.shared.name),
             used: Bytes(usage.stored_bytes),
             capacity: Bytes(usage.capacity_bytes),
         }
-    }
-
-    fn awaits_room(&self) -> bool {
-        self.shared.books().stores().iter().any(|(_, store)| store.awaits_room())
     }
 
     /// Lets members answer that were asked for room.
@@ -274,7 +294,7 @@ impl ReplicatedChannel {
             let (bytes, taken) = (write.blocks.len() * piece_bytes, write.taken);
             let Some(index) = write.next_index() else { return true };
             let now_ns = self.shared.now_ns();
-            let is_lost = !write.has_enough() && !write.is_again;
+            let is_lost = !write.has_enough() && !write.is_again && !self.shared.is_followed;
             let target = {
                 let mut books = self.shared.books();
                 let target = books.pool.target(now_ns, bytes as u64, taken);
@@ -369,6 +389,10 @@ impl ReplicatedChannel {
             Err(error) => {
                 if is_member {
                     books.free_places(member, &places);
+                    if matches!(error, StoreError::Full { .. }) {
+                        // It has less than it said.
+                        books.pool.full(member, now_ns);
+                    }
                 }
                 write.error = Some(error);
             }
@@ -398,8 +422,11 @@ impl ReplicatedChannel {
         {
             let mut books = self.shared.books();
             let short = !write.wanted.without(write.stored).is_empty();
-            for &(block, version) in &write.blocks {
-                books.table.settle(block, version);
+            // What is refused is freed by the caller, and is not made again until then.
+            if write.is_again || write.stored.len() >= write.enough {
+                for &(block, version) in &write.blocks {
+                    books.table.settle(block, version);
+                }
             }
             if short && !write.is_again && write.stored.len() >= write.enough {
                 books.has_short_writes = true;
@@ -407,19 +434,19 @@ impl ReplicatedChannel {
             }
         }
         self.keep_spare(write.cut);
-        let result = if write.stored.len() >= write.enough {
-            Ok(())
-        } else {
-            let reason = write
-                .error
-                .map_or_else(|| "no server has taken it".to_owned(), |error| error.to_string());
-            Err(self.shared.unreadable(reason))
+        let result = match write.error {
+            _ if write.stored.len() >= write.enough => Ok(()),
+            // The caller has the content and finds a better place for it.
+            _ if self.shared.is_followed && !write.is_again => Err(self.full()),
+            Some(StoreError::Full { .. }) => Err(self.full()),
+            Some(error) => Err(self.shared.unreadable(error.to_string())),
+            None => Err(self.shared.unreadable("no server has taken it".to_owned())),
         };
         self.done.push(Completion { token: write.token, buf: write.buf, result });
     }
 
-    /// Does without members that do not answer: their writes go to others, and the rest is made
-    /// again later.
+    /// Does without members that do not answer: their writes go to others. Where there are none, the
+    /// rest is made again later; what another store can take is not waited for.
     pub(super) fn redirect(&mut self) {
         let up = self.shared.books().pool.up();
         let mut at = 0;
@@ -437,7 +464,8 @@ impl ReplicatedChannel {
             // Others first, so that the last hope is not given up before there is another.
             write.flying = quick;
             self.recall(number);
-            let is_safe = self.spread(number);
+            let is_again = self.writes.get(number).is_some_and(|write| write.is_again);
+            let is_safe = self.spread(number) || self.shared.is_followed && !is_again;
             for flight in late {
                 if !is_safe || !self.abandon(flight.attempt) {
                     if let Some(write) = self.writes.get_mut(number) {

@@ -99,6 +99,81 @@ fn the_next_store_gets_what_there_is_no_room_for_everywhere() {
     assert!(count > 0 && is_whole(&store) && store.usage().short_bytes == 0, "{count}");
 }
 
+/// Writes 16 sectors. Returns how long that took, and why it was refused.
+fn offer(load: &mut Load, store: &ReplicatedStore) -> (Duration, Option<StoreError>) {
+    let start = Instant::now();
+    let bytes: Vec<u8> = (0..16).flat_map(|at| content(load.next + at, SECTOR)).collect();
+    let mut locs = vec![Loc(u32::MAX); 16];
+    let error = match load.writer.write(Token(1), buf_with(&bytes), &mut locs) {
+        Err((_, error)) => Some(error),
+        Ok(()) => match one(&mut *load.writer).result {
+            Ok(()) => {
+                load.held.extend(locs.iter().map(|loc| loc.0).zip(load.next..));
+                load.order.extend(&locs);
+                None
+            }
+            Err(error) => {
+                store.free(&locs);
+                Some(error)
+            }
+        },
+    };
+    load.next += 16;
+    (start.elapsed(), error)
+}
+
+#[test]
+fn the_next_store_gets_at_once_what_servers_that_are_away_cannot_have() {
+    for (count, scheme) in [(2, "1+1"), (5, "4+1")] {
+        let place = Place { is_followed: true, ..Place::default() };
+        let servers = (0..count).map(|_| server(64 << 20)).collect();
+        let mut cluster = Cluster::of(servers, scheme, &place);
+        let mut load = Load::new(&cluster.store);
+        (0..8).for_each(|_| load.write(64));
+        // Silent for a while, and back; then gone for good.
+        cluster.proxies[0].pause();
+        for round in 0..2 {
+            let (took, error) = offer(&mut load, &cluster.store);
+            assert!(matches!(error, Some(StoreError::Full { .. })), "{scheme} {error:?}");
+            assert!(took < Duration::from_millis(600), "{scheme}: not silent for long: {took:?}");
+            eventually("the loss", || cluster.heard("lost") || cluster.heard("gone"));
+            let start = Instant::now();
+            for _ in 0..100 {
+                let (_, error) = offer(&mut load, &cluster.store);
+                let error = error.expect("a piece has no place").to_string();
+                let text = format!("only {} of {count} servers can be used now", count - 1);
+                assert!(error.contains(&text), "{error}");
+            }
+            assert!(start.elapsed() < Duration::from_secs(1), "{scheme}: {:?}", start.elapsed());
+            load.read_all();
+            if round == 0 {
+                cluster.proxies[0].resume();
+                eventually("its return", || cluster.heard("is back"));
+                eventually("room", || offer(&mut load, &cluster.store).1.is_none());
+                assert!(cluster.is_whole());
+                cluster.proxies[0].close();
+                cluster.servers.remove(0).stop();
+            }
+        }
+    }
+}
+
+#[test]
+fn servers_that_are_full_and_slow_keep_nobody_waiting() {
+    let place = Place { is_followed: true, ..Place::default() };
+    let cluster = Cluster::of(vec![server(16 << 20), server(16 << 20)], "1+1", &place);
+    cluster.proxies[1].set_delay(Duration::from_millis(100));
+    let mut load = Load::new(&cluster.store);
+    eventually("no room", || offer(&mut load, &cluster.store).1.is_some());
+    let start = Instant::now();
+    for _ in 0..100 {
+        assert!(offer(&mut load, &cluster.store).1.is_some());
+    }
+    // Each second, the slow one is asked again.
+    assert!(start.elapsed() < Duration::from_millis(500), "{:?}", start.elapsed());
+    load.read_all();
+}
+
 #[test]
 fn slow_server_is_done_without() {
     let cluster = Cluster::new(2, "1+1");
