@@ -117,6 +117,8 @@ def server_restarted(bench):
     servers.restart(0)
     said(sweep, f":{servers.ports[0]}", "is back, empty")
     repaired(sweep)
+    for port in servers.ports:
+        wait_for(lambda: too_few(bench, port) == 0, 10, "the pool shows that no block has too few copies")
     servers.kill(1)
     time.sleep(2)
     sweep.ends_right()
@@ -217,6 +219,14 @@ def known(bench, servers):
     return len(json.loads(told.output)["members"]) if told.code == 0 else 0
 
 
+def too_few(bench, port):
+    """How many blocks of the only client of a server have too few copies."""
+    told = bench.native([bench.hiroma, "pool", "--json", "--pool", f"127.0.0.1:{port}"])
+    members = [member for member in json.loads(told.output)["members"] if member["address"].endswith(f":{port}")]
+    client, = members[0]["clients"]
+    return client["short_blocks"]
+
+
 def racks_apart(bench):
     """The two copies of a block are in different racks, of which one fails as a whole."""
     servers = Servers(bench, 4, pool=True, labels=["rack=r1", "rack=r1", "rack=r2", "rack=r2"])
@@ -297,6 +307,9 @@ def few_copies(bench):
     sweep = start(bench, servers)
     wait_for(lambda: sweep.counters()["copies_missing_bytes"] > 32 * MIB, 20, "what has too few copies is counted")
     said(sweep, "have only 1 of 2 copies")
+    wait_for(lambda: too_few(bench, servers.ports[0]) > 1000, 10, "the pool shows how many blocks")
+    table = bench.native([bench.hiroma, "pool", "--pool", f"127.0.0.1:{servers.ports[0]}"]).output.decode()
+    want("TOO FEW" in table, f"as a column: {table}")
     stats = sweep.ends_right()
     missing = stats["copies_missing_bytes_max"]
     want(32 * MIB < missing < 192 * MIB, f"at most {missing / MIB:.1f} MiB had too few copies")

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 /// Show a pool: its members, the memory that they lend, and their clients.
 ///
 /// Any member is a way in: one is asked for all that it knows, and then each one for its clients.
+/// Of a client with copies or parity, TOO FEW is how many of its blocks have fewer than it wants.
 /// Without --pool the members are those of the environment variable HIROMA_POOL (HOST:PORT[,...]),
 /// or of ~/.config/hiroma/pool.toml:
 ///
@@ -398,7 +399,7 @@ fn table(pool: &PoolView) -> String {
         ]);
     }
     lines.extend(aligned(&rows));
-    let titles = ["CLIENT", "TENANT", "MEMBER", "USES", "QUOTA", "READ", "WRITTEN"];
+    let titles = ["CLIENT", "TENANT", "MEMBER", "USES", "TOO FEW", "QUOTA", "READ", "WRITTEN"];
     let mut clients = vec![titles.map(str::to_owned)];
     for row in &pool.members {
         for client in row.clients.iter().flatten() {
@@ -408,6 +409,7 @@ fn table(pool: &PoolView) -> String {
                 name.to_owned(),
                 row.member.name.clone(),
                 Bytes(client.used_bytes).to_string(),
+                client.short_blocks.map_or("-".to_owned(), |blocks| blocks.to_string()),
                 client.quota_bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string()),
                 Bytes(client.read_bytes).to_string(),
                 Bytes(client.written_bytes).to_string(),

@@ -333,6 +333,7 @@ fn client(session: &SessionStats, stats: &ServerStats) -> ClientView {
         used_bytes: usage.used_chunks * EXTENT as u64,
         tenant_bytes: tenant.map_or(0, |tenant| tenant.used_bytes + tenant.reserved_bytes),
         quota_bytes: tenant.and_then(|tenant| tenant.quota_bytes),
+        short_blocks: session.short_blocks,
         weight: tenant.map_or(1, |tenant| tenant.weight),
         read_bytes: usage.read_bytes,
         written_bytes: usage.written_bytes,

@@ -238,6 +238,10 @@ impl Connection<'_> {
                 }
                 Message::Usage => self.say(&Message::UsageReply { usage: session.usage() }),
                 Message::Ping => self.say(&Message::Ack),
+                Message::Tell { short_blocks } => {
+                    session.was_told(short_blocks);
+                    self.say(&Message::Ack);
+                }
                 Message::Bye => return Err(End::Bye),
                 other => {
                     return Err(WireError::Unexpected {

@@ -53,6 +53,9 @@ pub struct SessionStats {
     pub tenant_number: u64,
     /// Whether it can move what it has here elsewhere.
     pub moves: bool,
+    /// How many of its blocks have fewer pieces than they should, at all servers together, if it keeps
+    /// several and has said so.
+    pub short_blocks: Option<u64>,
     /// Memory and requests.
     pub usage: SessionUsage,
 }
@@ -415,6 +418,7 @@ impl Registry {
                 tenant: session.tenant.given_name().to_owned(),
                 tenant_number: session.tenant.number,
                 moves: session.moves,
+                short_blocks: session.short_blocks(),
                 connections: lock(&session.presence).lanes.len(),
                 usage: session.usage(),
             })

@@ -94,6 +94,9 @@ pub struct Presence {
     pub closed: bool,
 }
 
+/// A client has not said how many of its blocks have too few pieces.
+const NOT_TOLD: u64 = u64::MAX;
+
 /// One client of the server.
 pub struct Session {
     pub number: u64,
@@ -108,6 +111,8 @@ pub struct Session {
     attached: Mutex<Vec<(u16, Arc<Memory>)>>,
     reserved: AtomicUsize,
     quota_told: AtomicBool,
+    /// Blocks of its client that have too few pieces; [`NOT_TOLD`] if it has not said so.
+    short_blocks: AtomicU64,
     /// Its client is asked to move what it has here elsewhere.
     pub is_to_move: AtomicBool,
     pool: Arc<Pool>,
@@ -137,9 +142,20 @@ impl Session {
             attached: Mutex::default(),
             reserved: AtomicUsize::new(0),
             quota_told: AtomicBool::new(false),
+            short_blocks: AtomicU64::new(NOT_TOLD),
             is_to_move: AtomicBool::new(false),
             pool: Arc::clone(pool),
         })
+    }
+
+    /// Its client says how many of its blocks have too few pieces.
+    pub fn was_told(&self, short_blocks: u64) {
+        self.short_blocks.store(short_blocks.min(NOT_TOLD - 1), Ordering::Relaxed);
+    }
+
+    /// What it has said last.
+    pub fn short_blocks(&self) -> Option<u64> {
+        Some(self.short_blocks.load(Ordering::Relaxed)).filter(|&told| told != NOT_TOLD)
     }
 
     /// Why it gets nothing more.

@@ -108,6 +108,8 @@ kinds! {
     Bye = 20,
     /// Says who the client is, before `Open`.
     Introduce = 21,
+    /// Says how many blocks of the client have fewer pieces than they should.
+    Tell = 22,
     /// A request of a person or a tool about server and pool; JSON follows as payload.
     Query = 40,
     /// The answer to it; JSON follows as payload.
@@ -258,7 +260,7 @@ mod tests {
     #[test]
     fn other_versions_and_unknown_kinds_are_named() {
         let bytes = Header { version: 9, ..read_header() }.encode();
-        assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 2 }));
+        assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 3 }));
         let mut bytes = read_header().encode();
         bytes[6] = 99;
         let check = checksum(&bytes).to_le_bytes();

@@ -41,9 +41,11 @@ pub use server::{ServerEvent, ServerSession};
 pub use tenant::{Introduction, TENANT_MAX, TenantError, check_tenant};
 
 /// The protocol versions that this build supports.
-pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=2;
+pub const VERSIONS: std::ops::RangeInclusive<u16> = 1..=3;
 /// The first version in which a client can introduce itself.
 pub const INTRODUCTION_VERSION: u16 = 2;
+/// The first version in which a client says how many of its blocks have too few pieces.
+pub const TELL_VERSION: u16 = 3;
 /// Memory is allocated, addressed and freed in chunks of 2 MiB; no request crosses the end of one.
 pub const CHUNK: usize = hiroma_units::EXTENT;
 /// Number of address bits inside one memory space. The bits above select the space: 0 is the

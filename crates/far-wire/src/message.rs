@@ -144,6 +144,10 @@ pub enum Message {
         text: String,
     },
     Ping,
+    /// `short_blocks`: how many blocks have fewer pieces, at all servers together, than they should.
+    Tell {
+        short_blocks: u64,
+    },
     Bye,
     Query {
         len: u32,
@@ -194,6 +198,12 @@ struct CountBody {
     chunks: U32,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct TellBody {
+    short_blocks: U64,
+}
+
 /// Length of the control body of a kind whose bodies all have the same length.
 pub(crate) fn body_bytes(kind: Kind) -> usize {
     match kind {
@@ -202,6 +212,7 @@ pub(crate) fn body_bytes(kind: Kind) -> usize {
         Kind::Open | Kind::Attach => size_of::<TokenBody>(),
         Kind::Opened | Kind::Granted | Kind::UsageReply => size_of::<UsageBody>(),
         Kind::Reserve => size_of::<CountBody>(),
+        Kind::Tell => size_of::<TellBody>(),
         _ => 0,
     }
 }
@@ -290,6 +301,7 @@ impl Message {
             Message::UsageReply { .. } => Kind::UsageReply,
             Message::Error { .. } => Kind::Error,
             Message::Ping => Kind::Ping,
+            Message::Tell { .. } => Kind::Tell,
             Message::Bye => Kind::Bye,
             Message::Query { .. } => Kind::Query,
             Message::QueryReply { .. } => Kind::QueryReply,
@@ -345,6 +357,7 @@ impl Message {
             Message::UsageReply { usage } => {
                 out.extend_from_slice(UsageBody::new(SessionToken::NEW, 0, usage).as_bytes())
             }
+            Message::Tell { short_blocks } => out.extend_from_slice(&short_blocks.to_le_bytes()),
             Message::Reserve { chunks } => out.extend_from_slice(&chunks.to_le_bytes()),
             Message::Error { code, text } => {
                 out.extend_from_slice(&u16::from(*code).to_le_bytes());
@@ -419,6 +432,12 @@ impl Message {
             Kind::Introduce => Message::Introduce(Introduction::decode(body).ok_or_else(wrong)?),
             Kind::Reserve => Message::Reserve {
                 chunks: CountBody::ref_from_bytes(body).map_err(|_| wrong())?.chunks.get(),
+            },
+            Kind::Tell => Message::Tell {
+                short_blocks: TellBody::ref_from_bytes(body)
+                    .map_err(|_| wrong())?
+                    .short_blocks
+                    .get(),
             },
             Kind::Error => {
                 let (code, text) = body.split_first_chunk::<2>().ok_or_else(wrong)?;

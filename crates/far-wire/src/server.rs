@@ -196,6 +196,7 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
                     | Kind::Free
                     | Kind::Usage
                     | Kind::Ping
+                    | Kind::Tell
                     | Kind::Bye
             ),
             "a request",

@@ -96,6 +96,10 @@ pub struct ClientView {
     /// What its tenant may have there at most.
     #[serde(default)]
     pub quota_bytes: Option<u64>,
+    /// How many of its blocks have fewer copies or pieces than it wants, at all members together; none:
+    /// it keeps no more than one.
+    #[serde(default)]
+    pub short_blocks: Option<u64>,
     /// Its tenant's weight when memory is short.
     #[serde(default)]
     pub weight: u32,

@@ -242,6 +242,10 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// Notes for a store on another machine how many blocks have fewer pieces than they should, at all
+    /// stores together: it tells the server.
+    fn tell_short(&self, _blocks: u64) {}
+
     /// Why it may not store more although servers have room: whose quota is used up.
     fn full_because(&self) -> Option<String> {
         None

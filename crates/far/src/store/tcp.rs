@@ -113,6 +113,8 @@ struct Shared {
     epoch: AtomicU64,
     /// The process whose connections these are.
     process: AtomicU32,
+    /// Blocks of the program that have too few pieces, at all servers together.
+    short_blocks: AtomicU64,
     /// Chunks that are to be given back.
     frees_waiting: AtomicUsize,
     /// The servers were told that the program has ended.
@@ -196,6 +198,7 @@ impl TcpStore {
             next_lane: AtomicU32::new(1),
             epoch: AtomicU64::new(0),
             process: AtomicU32::new(std::process::id()),
+            short_blocks: AtomicU64::new(0),
             frees_waiting: AtomicUsize::new(0),
             left: AtomicBool::new(false),
         });
@@ -506,6 +509,10 @@ impl Store for TcpStore {
     fn pulse(&self) -> Option<Pulse> {
         let is_draining = self.shared.books().servers.iter().any(books::ServerBook::is_draining);
         Some(Pulse { is_draining, ..self.shared.minding.pulse() })
+    }
+
+    fn tell_short(&self, blocks: u64) {
+        self.shared.short_blocks.store(blocks, Ordering::Relaxed);
     }
 
     fn full_because(&self) -> Option<String> {

@@ -299,6 +299,7 @@ mod tests {
         ClientView {
             tenant_bytes: 0,
             quota_bytes: None,
+            short_blocks: None,
             weight: 1,
             number,
             name: String::new(),

@@ -333,6 +333,7 @@ impl Books {
         for (member, store) in self.stores() {
             let usage = store.usage();
             self.pool.room(member, usage.capacity_bytes.saturating_sub(usage.stored_bytes));
+            store.tell_short(self.short);
         }
     }
 

@@ -167,6 +167,11 @@ impl Link {
         !matches!(self.state, State::Up { .. } | State::Dead(_))
     }
 
+    /// The version of the protocol, while it is up.
+    pub fn version(&self) -> Option<u16> {
+        if let State::Up { wire, .. } = &self.state { Some(wire.version()) } else { None }
+    }
+
     /// The error, if it has failed for good.
     pub fn death(&self) -> Option<&StoreError> {
         if let State::Dead(error) = &self.state { Some(error) } else { None }

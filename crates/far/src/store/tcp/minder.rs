@@ -2,11 +2,11 @@
 //! server ends the session, and the loss of a server is detected although no request would find it
 //! out.
 
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use hiroma_far_wire::Message;
+use hiroma_far_wire::{Message, TELL_VERSION};
 
 use super::channel::Requests;
 use super::{Shared, StoreError};
@@ -78,6 +78,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
     let mut minder = Minder {
         epoch,
         asked: vec![Instant::now(); shared.servers.len()],
+        told: vec![None; shared.servers.len()],
         given_up: vec![false; shared.servers.len()],
     };
     let work = move || {
@@ -98,6 +99,8 @@ struct Minder {
     epoch: u64,
     /// When each server was last asked.
     asked: Vec<Instant>,
+    /// Blocks with too few pieces, as each server was last told.
+    told: Vec<Option<u64>>,
     /// Servers that are lost for good.
     given_up: Vec<bool>,
 }
@@ -126,6 +129,7 @@ impl Minder {
                 link.push_control(ask, false);
                 self.asked[server] = Instant::now();
             }
+            self.tell(shared, server, link);
             // Nobody else may use the server any more.
             shared.give_back(link);
             link.pump(&mut Requests::default(), true);
@@ -144,6 +148,16 @@ impl Minder {
             (true, true) => LOOK_EVERY_DOWN,
             (false, false) => LOOK_EVERY_DOWN,
             (false, true) => LOOK_EVERY_REDUNDANT,
+        }
+    }
+
+    /// Tells a server how many blocks have too few pieces, for whoever looks at the pool.
+    fn tell(&mut self, shared: &Shared, server: usize, link: &mut Link) {
+        let short_blocks = shared.short_blocks.load(Relaxed);
+        let knows = link.version().is_some_and(|version| version >= TELL_VERSION);
+        if shared.is_redundant && knows && self.told[server] != Some(short_blocks) {
+            link.push_control(Message::Tell { short_blocks }, false);
+            self.told[server] = Some(short_blocks);
         }
     }
 }
