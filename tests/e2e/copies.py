@@ -1,6 +1,7 @@
 """Far memory with two copies in several servers, of which some are killed, stopped, filled or started again: the program does not notice,
 as long as one copy of everything lives."""
 
+import functools
 import json
 import os
 import signal
@@ -213,6 +214,72 @@ def drained(bench, count, keep, by_pool=False):
     return f"longest stall {stalls.longest * 1000:.0f} ms"
 
 
+def drained_without_copies(bench, count, options=(), behind=False):
+    """A member is drained and stopped below a program without copies: what was there is in other members, or on the disk behind them."""
+    servers = Servers(bench, count, pool=True)
+    store = servers.option() + (f",file:{bench.dir}" if behind else "")
+    sweep = Sweep(bench, 192, 48, ["--store", store, "--allocation", "round-robin", *options]).filled()
+    stalls = Stalls(sweep)
+    stalls.watch(1)
+    at = f"127.0.0.1:{servers.ports[0]}"
+    began = time.monotonic()
+    drain = drained_at(bench, servers, 0)
+    while drain.poll() is None:
+        want(time.monotonic() < began + 90, f"{at} is not empty after 90 s: {sweep.errors()[-600:]}")
+        stalls.watch(0.2)
+    took = time.monotonic() - began
+    servers.kill(0)
+    stalls.watch(3)
+    said(sweep, at, "was emptied, and is done without")
+    sweep.ends_right()
+    want(stalls.longest < STALL_MAX_S, f"nothing was fetched for {stalls.longest:.2f} s")
+    return f"empty after {took:.1f} s, longest stall {stalls.longest * 1000:.0f} ms"
+
+
+def drained_at(bench, servers, at):
+    """`hiroma pool drain`, running."""
+    way = servers.ports[-1 if at == 0 else 0]
+    out = bench.fresh("drain")
+    with open(out, "wb") as stdout:
+        return bench.start([bench.hiroma, "pool", "drain", f"127.0.0.1:{servers.ports[at]}", "--pool", f"127.0.0.1:{way}"], stdout=stdout, stderr=stdout)
+
+
+def drained_below_forks(bench):
+    """The same while the program forks, and after the member is gone."""
+    servers = Servers(bench, 2, memory="1G", pool=True)
+    out, err = bench.file("forks.out"), bench.file("forks.err")
+    program = [compile_job(bench, "forks.c", "-O2"), 64, 10]
+    options = ["--store", servers.option(), "--allocation", "round-robin"]
+    with open(out, "wb") as to, open(err, "wb") as errors:
+        process = bench.start(bench.run_command(32 * MIB, program, bench.file("stats.json"), options), stdout=to, stderr=errors)
+
+    def rounds():
+        code = process.poll()
+        text = out.read_text(errors="replace")
+        want(code in (None, 0) and "WRONG" not in text, f"exit code {code}: {text[-300:]} {err.read_text(errors='replace')[-800:]}")
+        return text.count("round")
+
+    wait_for(lambda: rounds() >= 2, 120, "the program has forked")
+    drain = drained_at(bench, servers, 0)
+    wait_for(lambda: drain.poll() is not None or rounds() < 0, 120, "the member is empty")
+    before = rounds()
+    servers.kill(0)
+    wait_for(lambda: process.poll() is not None or rounds() < 0, 200, "the program ends")
+    want(process.returncode == 0 and "forks: right" in out.read_text(), f"exit code {process.returncode}: {err.read_text(errors='replace')[-800:]}")
+    return f"{rounds() - before} rounds of forks without the member"
+
+
+def drained_to_disk(bench):
+    """With copies, a member is drained and no other one has room: the disk behind them has."""
+    servers = Servers(bench, 2, memory="256M", pool=True)
+    sweep = Sweep(bench, 192, 48, ["--store", f"{servers.option()},file:{bench.dir}", "--copies", "2"]).filled()
+    drain = drained_at(bench, servers, 1)
+    wait_for(lambda: sweep.alive() or drain.poll() is not None, 90, "the member is empty")
+    servers.kill(1)
+    time.sleep(2)
+    sweep.ends_right()
+
+
 def known(bench, servers):
     """How many members the first one knows."""
     told = bench.native([bench.hiroma, "pool", "--json", "--pool", f"127.0.0.1:{servers.ports[0]}"])
@@ -269,6 +336,7 @@ def disk_behind_pool(bench):
     said(sweep, f":{servers.ports[1]}", "lost")
     stalls = Stalls(sweep)
     stalls.watch(4)
+    wait_for(lambda: sweep.alive() or sweep.counters()["copies_missing_bytes"] == 0, 60, "what lost a copy is on the disk")
     sweep.ends_right()
     want("waits for room" not in sweep.errors(), f"the disk could take it: {sweep.errors()[-600:]}")
     want(stalls.longest < STALL_MAX_S, f"nothing was fetched for {stalls.longest:.2f} s")
@@ -322,6 +390,11 @@ def server_drained(bench):
 
 
 TESTS = {
+    "drained-without-copies": functools.partial(drained_without_copies, count=3),
+    "drained-huge-blocks": functools.partial(drained_without_copies, count=2, options=["--block", "2M"]),
+    "drained-sealed-to-disk": functools.partial(drained_without_copies, count=1, options=["--seal", "on"], behind=True),
+    "drained-below-forks": drained_below_forks,
+    "drained-copies-to-disk": drained_to_disk,
     "copies-server-killed": server_killed,
     "copies-server-stopped": server_stopped,
     "copies-server-restarted": server_restarted,

@@ -64,7 +64,7 @@ enum Action {
     Init(authority::Init),
     Invite(authority::Invite),
     /// Let a member take no new blocks, and wait until clients have nothing there any more: programs
-    /// with --copies 2 or more, or --parity, move theirs to other members, others have to end
+    /// move theirs to other members, or to the store that follows these
     Drain {
         /// Name or address of the member
         #[arg(value_name = "MEMBER")]
@@ -360,7 +360,7 @@ fn emptied(addr: SocketAddr, clients: &[ClientView]) -> String {
         named += &format!(" and {} more", names.len() - NAMED_MAX);
     }
     format!(
-        "{empty}; {are} still connected: {named}; a client without copies ends when this member stops"
+        "{empty}; {are} still connected: {named}; one that has neither another member nor a store behind them ends when this member stops"
     )
 }
 
@@ -504,7 +504,7 @@ mod tests {
         assert_eq!(text, "10.0.0.1:7070 is empty, and takes no blocks: it can be stopped");
         let text = emptied(addr, &[client(1, "alice", 2), client(2, "", 1)]);
         assert!(text.contains("2 clients are still connected: 10.0.0.9:1 (alice), 10.0.0.9:2;"));
-        assert!(text.ends_with("a client without copies ends when this member stops"), "{text}");
+        assert!(text.ends_with("a store behind them ends when this member stops"), "{text}");
         let many: Vec<_> = (0..20).map(|number| client(number, "", 1)).collect();
         let text = emptied(addr, &many);
         assert!(text.contains("20 clients are") && text.contains("and 12 more"), "{text}");

@@ -1,4 +1,5 @@
-//! Moves blocks out of compressed memory that exceeds its share, to the store behind it.
+//! Moves blocks out of compressed memory that exceeds its share, to the store behind it; and out of
+//! servers that are to be emptied, or that have too few copies of them, to others or to that store.
 //!
 //! They take the path of every other block: fetched into a frame as if prefetched, and written as
 //! if they differed from their far copy. So faults, discards and forks in between need no special
@@ -49,7 +50,7 @@ impl Drain {
 }
 
 impl Core {
-    /// Starts a drain if compressed memory exceeds its share.
+    /// Starts a drain if compressed memory exceeds its share, or servers have something to move.
     pub fn begin_drain(&mut self) {
         if self.drain.pause > 0 {
             self.drain.pause -= 1;
@@ -58,7 +59,7 @@ impl Core {
         }
     }
 
-    /// Whether compressed memory is being reduced to a smaller share.
+    /// Whether blocks are being moved out of their stores.
     pub fn is_draining(&self) -> bool {
         self.drain.hand.is_some()
     }
@@ -149,7 +150,7 @@ impl Core {
         if self.is_resident(block) {
             // It is resident: the copy can simply be freed.
             self.set_copy(block, sector, Copy::None, freed);
-        } else if !block.is_huge() {
+        } else {
             self.fetch_queue.push_back(Ahead { block, map: false, stream: false, drains: true });
         }
     }

@@ -31,6 +31,8 @@ pub struct ChainStore {
 struct Shared {
     members: Vec<Member>,
     sector_bytes: usize,
+    /// Number of stores that are compressed memory within the local limit: 1 if the first one is.
+    near: usize,
 }
 
 struct Member {
@@ -48,6 +50,7 @@ impl ChainStore {
             let reason = format!("{} stores were named: use one to {MEMBERS_MAX}", stores.len());
             return Err(StoreError::Config { store: "--store".to_owned(), reason });
         }
+        let near = usize::from(stores[0].balance().is_some());
         let member = |store| Member {
             store,
             is_shut: AtomicBool::new(false),
@@ -58,6 +61,7 @@ impl ChainStore {
             shared: Arc::new(Shared {
                 members: stores.into_iter().map(member).collect(),
                 sector_bytes,
+                near,
             }),
         })
     }
@@ -184,7 +188,8 @@ impl Store for ChainStore {
     }
 
     fn begin_drain(&self) -> bool {
-        self.shared.members.len() > 1 && self.shared.members[0].store.begin_drain()
+        // All of them, since each then selects what to move.
+        self.shared.members.iter().filter(|member| member.store.begin_drain()).count() > 0
     }
 
     fn takes_near(&self) -> bool {
@@ -192,8 +197,7 @@ impl Store for ChainStore {
     }
 
     fn is_to_leave(&self, loc: Loc) -> bool {
-        // The first member accepts the location unchanged.
-        member_of(loc) == 0 && self.shared.members[0].store.is_to_leave(loc)
+        self.shared.members[member_of(loc)].store.is_to_leave(inner(loc))
     }
 
     fn set_share(&self, parts: u64) {
@@ -439,7 +443,7 @@ impl Channel for ChainChannel {
     ) -> Result<(), (FrameBuf, StoreError)> {
         let members = match tier {
             Tier::Near => 0..1,
-            Tier::Behind => 1..self.channels.len(),
+            Tier::Behind => self.shared.near..self.channels.len(),
         };
         self.write_among(members, token, buf, locs)
     }

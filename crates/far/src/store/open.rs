@@ -11,7 +11,7 @@ use super::file::FileStore;
 use super::redis::{RedisOptions, RedisStore};
 use super::replicated::{Place, ReplicatedStore};
 use super::sealed::SealedStore;
-use super::tcp::{TcpOptions, TcpStore, split_tenant};
+use super::tcp::{Lost, TcpOptions, TcpStore, split_tenant};
 use super::{Store, StoreError};
 use crate::config::{Config, MEMBERS_FILE, Seal, StoreSpec};
 
@@ -120,16 +120,11 @@ fn open_servers(
     sector_bytes: usize,
     is_last: bool,
 ) -> Result<Arc<dyn Store>, StoreError> {
-    if config.scheme == Scheme::ONE {
-        return Ok(Arc::new(TcpStore::connect(
-            servers,
-            sector_bytes,
-            config.allocation,
-            config.store_timeout,
-            config.key_file.as_deref(),
-            &config.resolved,
-        )?));
-    }
+    let is_one = config.scheme == Scheme::ONE;
+    let lost: Lost = match is_one {
+        true => Arc::new(|error| crate::fetch::lost(error)),
+        false => Arc::new(|_| {}),
+    };
     let options = TcpOptions {
         servers: servers.to_vec(),
         sector_bytes,
@@ -138,10 +133,14 @@ fn open_servers(
         key_file: config.key_file.clone(),
         resolved: config.resolved.clone(),
         log: Arc::new(crate::fatal::warn),
-        lost: Arc::new(|_| {}),
-        is_redundant: true,
+        lost,
+        is_redundant: !is_one,
         is_return: false,
+        is_followed: !is_last,
     };
+    if is_one {
+        return Ok(Arc::new(TcpStore::connect_with(options)?));
+    }
     let place = Place {
         domains: config.domains.clone(),
         members_file: config.control_dir.as_ref().map(|dir| dir.join(MEMBERS_FILE)),

@@ -224,6 +224,14 @@ impl Store for SealedStore {
         self.inner.pulse()
     }
 
+    fn begin_drain(&self) -> bool {
+        self.inner.begin_drain()
+    }
+
+    fn is_to_leave(&self, loc: Loc) -> bool {
+        self.inner.is_to_leave(loc)
+    }
+
     fn awaits_room(&self) -> bool {
         self.inner.awaits_room()
     }

@@ -87,6 +87,8 @@ struct Chunk {
     sealed: bool,
     /// It is empty, but its owner has not finished giving it back.
     withheld: bool,
+    /// It gets no more sectors until it is empty.
+    barred: bool,
 }
 
 /// The allocator. See the module documentation.
@@ -265,6 +267,13 @@ impl Space {
         self.classify(chunk.0 as usize);
     }
 
+    /// Excludes a chunk with content from allocation until it is empty, or not any more.
+    pub fn bar(&mut self, chunk: ChunkNo, is_barred: bool) {
+        let index = chunk.0 as usize;
+        self.chunks[index].barred = is_barred && self.chunks[index].live > 0;
+        self.classify(index);
+    }
+
     /// Protects every chunk with content until [`Space::thaw`].
     pub fn freeze(&mut self) -> FreezeId {
         let id = FreezeId(self.next_freeze);
@@ -439,7 +448,7 @@ impl Space {
     fn settle(&mut self, index: usize, released: &mut Vec<ChunkNo>) {
         let chunk = &mut self.chunks[index];
         if chunk.live == 0 {
-            chunk.sealed = false;
+            (chunk.sealed, chunk.barred) = (false, false);
             self.occupied_chunks -= 1;
             released.push(ChunkNo(index as u32));
         }
@@ -448,8 +457,8 @@ impl Space {
 
     fn classify(&mut self, index: usize) {
         let len = self.chunk_len(index);
-        let Chunk { live, frozen, sealed, withheld, .. } = self.chunks[index];
-        let open = frozen == 0 && !sealed && !withheld;
+        let Chunk { live, frozen, sealed, withheld, barred, .. } = self.chunks[index];
+        let open = frozen == 0 && !sealed && !withheld && !barred;
         let is_empty = open && live == 0 && len == self.per_chunk;
         self.empty.set(index, is_empty);
         self.partial.set(index, open && !is_empty && usize::from(live) < len);

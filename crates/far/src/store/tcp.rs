@@ -26,7 +26,7 @@ use hiroma_far_wire::{
 use hiroma_policy::allocation::AllocationKind;
 use hiroma_units::{Bytes, Loc};
 
-use self::books::{Books, RESERVE_CHUNKS};
+use self::books::{Books, Leaving, RESERVE_CHUNKS};
 use self::channel::{Requests, TcpChannel};
 use self::link::{Link, Trouble};
 use self::minder::Minding;
@@ -75,6 +75,8 @@ pub struct TcpOptions {
     pub is_redundant: bool,
     /// It was connected before, and the program goes on meanwhile.
     pub is_return: bool,
+    /// Another store takes what these servers have no room for.
+    pub is_followed: bool,
 }
 
 /// The store. See the module documentation.
@@ -122,29 +124,6 @@ struct Shared {
 }
 
 impl TcpStore {
-    /// Connects to all `servers`. Messages about lost connections are warnings to the user.
-    pub fn connect(
-        servers: &[String],
-        sector_bytes: usize,
-        allocation: Allocation,
-        timeout: Duration,
-        key_file: Option<&Path>,
-        resolved: &[(String, Vec<SocketAddr>)],
-    ) -> Result<TcpStore, StoreError> {
-        TcpStore::connect_with(TcpOptions {
-            servers: servers.to_vec(),
-            sector_bytes,
-            allocation,
-            timeout,
-            key_file: key_file.map(Path::to_path_buf),
-            resolved: resolved.to_vec(),
-            log: Arc::new(crate::fatal::warn),
-            lost: Arc::new(|error| crate::fetch::lost(error)),
-            is_redundant: false,
-            is_return: false,
-        })
-    }
-
     /// Connects with all options.
     pub fn connect_with(options: TcpOptions) -> Result<TcpStore, StoreError> {
         let name = format!("tcp://{}", options.servers.join(","));
@@ -183,8 +162,13 @@ impl TcpStore {
             Allocation::Simple => AllocationKind::Simple,
             Allocation::RoundRobin => AllocationKind::RoundRobin,
         };
+        let leaving = match (options.is_redundant, options.is_followed) {
+            (true, _) => Leaving::Never,
+            (false, true) => Leaving::Anywhere,
+            (false, false) => Leaving::ToOthers,
+        };
         let shared = Arc::new(Shared {
-            books: Mutex::new(Books::new(servers.len(), options.sector_bytes, kind)),
+            books: Mutex::new(Books::new(servers.len(), options.sector_bytes, kind, leaving)),
             name,
             servers,
             key,
@@ -265,6 +249,11 @@ impl Shared {
         let mut controls = Vec::new();
         for (server, addr) in self.servers.iter().enumerate() {
             let mut link = Link::new(self, server, LinkPurpose::Control, SessionToken::NEW);
+            if self.books().servers[server].is_gone {
+                link.do_without();
+                controls.push(link);
+                continue;
+            }
             for &(space, token) in attached.get(server).into_iter().flatten() {
                 link.push_control(Message::Attach { token, space }, true);
             }
@@ -359,6 +348,7 @@ impl Shared {
             _ => {}
         }
         self.frees_waiting.fetch_add(book.give_up_spares(), Ordering::Relaxed);
+        books.look_at_drains();
     }
 
     /// Gives empty chunks back to the server of a link that is up.
@@ -523,6 +513,14 @@ impl Store for TcpStore {
         self.shared.books().servers.iter().any(books::ServerBook::is_asked)
     }
 
+    fn begin_drain(&self) -> bool {
+        self.shared.books().are_some_to_leave()
+    }
+
+    fn is_to_leave(&self, loc: Loc) -> bool {
+        self.shared.books().is_to_leave(loc)
+    }
+
     fn leave(&self) {
         if self.shared.process.load(Ordering::SeqCst) == std::process::id() {
             self.shared.minding.thread.stop();
@@ -536,7 +534,9 @@ impl Store for TcpStore {
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         self.shared.minding.thread.stand_still();
         for server in 0..self.shared.servers.len() {
-            self.shared.call(server, Message::Fork)?;
+            if !self.shared.books().servers[server].is_gone {
+                self.shared.call(server, Message::Fork)?;
+            }
         }
         let freeze = self.shared.books().space.freeze();
         Ok(Box::new(TcpFork { shared: Arc::clone(&self.shared), freeze }))

@@ -29,6 +29,8 @@ pub struct Books {
     pub rebuilding: bool,
     /// A write was completed with fewer pieces than it should have since the last search began.
     pub has_short_writes: bool,
+    /// Nobody takes what is missing of blocks with too few pieces: the store that follows gets them.
+    pub overflows: bool,
     /// Blocks that had too few pieces when they were last counted, less those made again since.
     pub short: u64,
     /// Bytes that were made again.
@@ -70,6 +72,7 @@ impl Books {
             next_serial: 1,
             rebuilding: false,
             has_short_writes: false,
+            overflows: false,
             short: 0,
             recopied_bytes: 0,
         }
@@ -124,6 +127,17 @@ impl Books {
         let living = self.pool.living();
         let others = Members(living.0 & !without.0);
         self.table.census(others).gone() == self.table.census(living).gone()
+    }
+
+    /// Whether a block is to go to the store that follows.
+    pub fn is_to_leave(&self, block: u32) -> bool {
+        let table = &self.table;
+        let good = self.pool.good();
+        let pieces = || Members(table.holders(block).0 & good.0).len();
+        self.overflows
+            && table.is_live(block)
+            && !table.is_busy(block)
+            && pieces() < table.scheme().pieces()
     }
 
     /// Frees blocks with all their pieces.

@@ -302,10 +302,15 @@ impl Keeper {
             false => None,
         };
         let has_made = self.made_bytes > 0 || self.is_told_of_few;
+        books.overflows = false;
         if !has_made && books.short == 0 && !self.is_stuck {
             return;
         }
         let census = books.count_short();
+        // A member that is only silent may be back in a moment.
+        let are_sure = books.pool.takers() == books.pool.good();
+        books.overflows =
+            shared.is_followed && self.is_stuck && !is_progress && are_sure && census.short() > 0;
         if census.gone() + census.short() > 0 {
             // Some were being written when the search came by.
             books.rebuilding |= is_progress;
@@ -316,7 +321,11 @@ impl Keeper {
             if is_long && are_full && census.short() > 0 && !self.is_told_of_few {
                 self.is_told_of_few = true;
                 let short = Bytes(census.short() * shared.sector_bytes as u64);
-                (shared.log)(&words::few(shared.scheme, &shared.name, short, census.least()));
+                let few = words::few(shared.scheme, &shared.name, short, census.least());
+                (shared.log)(&match shared.is_followed {
+                    true => format!("{few}; until then they go to the store that follows"),
+                    false => few,
+                });
             }
             return;
         }

@@ -274,6 +274,14 @@ impl Store for ReplicatedStore {
         self.shared.books().usage()
     }
 
+    fn begin_drain(&self) -> bool {
+        self.shared.books().overflows
+    }
+
+    fn is_to_leave(&self, loc: Loc) -> bool {
+        self.shared.books().is_to_leave(loc.0)
+    }
+
     /// Servers that do not answer may come back, with room.
     fn room_patience(&self) -> Option<Duration> {
         let books = self.shared.books();

@@ -42,6 +42,7 @@ pub fn options(servers: Vec<String>) -> (TcpOptions, Lines) {
         lost: Arc::new(|_| {}),
         is_redundant: true,
         is_return: false,
+        is_followed: false,
     };
     (options, lines)
 }

@@ -7,7 +7,6 @@ use std::sync::Mutex;
 use hiroma_far_server::{ServeOptions, serve};
 
 use super::*;
-use crate::config::Allocation;
 use crate::store::chain::ChainStore;
 use crate::store::compressed::CompressedStore;
 use crate::store::faulty::{FaultyStore, Plan};
@@ -15,7 +14,8 @@ use crate::store::file::FileStore;
 use crate::store::model::{
     buf_with, check, check_concurrently, content, random_ops, read_now, wait, write_now,
 };
-use crate::store::tcp::TcpStore;
+use crate::store::tcp::tests::store_options;
+use crate::store::tcp::{TcpOptions, TcpStore};
 
 const SECTOR: usize = 4096;
 
@@ -236,9 +236,11 @@ fn server_holds_sealed_blocks() {
         ..ServeOptions::default()
     };
     let server = serve(options).unwrap();
-    let servers = [server.local_addr().to_string()];
-    let timeout = std::time::Duration::from_secs(20);
-    let tcp = TcpStore::connect(&servers, SECTOR, Allocation::Simple, timeout, None, &[]).unwrap();
+    let tcp = TcpStore::connect_with(TcpOptions {
+        sector_bytes: SECTOR,
+        ..store_options(&[&server])
+    });
+    let tcp = tcp.unwrap();
     let store = sealed(Arc::new(tcp));
     check(&store, SECTOR, &random_ops(1, 16, 300));
     check_concurrently(&store, SECTOR, 2, 300);

@@ -29,6 +29,17 @@ struct Home {
     chunk: u32,
 }
 
+/// What becomes of blocks in a server that is to be emptied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaving {
+    /// Whoever uses the store makes them again elsewhere.
+    Never,
+    /// They are moved to other servers that have room.
+    ToOthers,
+    /// The same; and a store that follows takes the rest.
+    Anywhere,
+}
+
 /// State of one server.
 #[derive(Default)]
 pub struct ServerBook {
@@ -50,6 +61,10 @@ pub struct ServerBook {
     asked: bool,
     full_since: Option<Instant>,
     usage: SessionUsage,
+    /// It is being emptied: it gets nothing, and what is there is moved.
+    is_left: bool,
+    /// It was emptied, and does not answer any more: nothing is asked of it.
+    pub is_gone: bool,
     /// Which of the server's addresses opened our session, or our ancestors': others may lead to other
     /// servers.
     pub addr: Option<usize>,
@@ -63,6 +78,7 @@ pub struct Books {
     homes: Vec<Option<Home>>,
     pub servers: Vec<ServerBook>,
     allocator: Allocator,
+    leaving: Leaving,
     /// Number of forks between the first process and this one.
     generation: u16,
 }
@@ -87,12 +103,18 @@ pub enum Short {
 }
 
 impl Books {
-    pub fn new(servers: usize, sector_bytes: usize, kind: AllocationKind) -> Books {
+    pub fn new(
+        servers: usize,
+        sector_bytes: usize,
+        kind: AllocationKind,
+        leaving: Leaving,
+    ) -> Books {
         Books {
             space: Space::new(sector_bytes, u64::MAX),
             homes: Vec::new(),
             servers: std::iter::repeat_with(ServerBook::default).take(servers).collect(),
             allocator: Allocator::new(kind),
+            leaving,
             generation: 0,
         }
     }
@@ -228,11 +250,59 @@ impl Books {
             *server = ServerBook {
                 attached,
                 usage: server.usage,
+                is_left: server.is_left,
+                is_gone: server.is_gone,
                 addr: server.addr,
                 ..ServerBook::default()
             };
         }
         self.generation
+    }
+
+    /// Decides which servers are being emptied: those that are to be, if there is room elsewhere. To
+    /// be called when a server has said how it is.
+    pub fn look_at_drains(&mut self) {
+        let has_room = |book: &ServerBook| {
+            let room = u64::from(book.reserved) + book.spare.len() as u64 + book.usage.free_chunks;
+            !book.is_draining() && !book.is_gone && room > 0
+        };
+        let is_room = match self.leaving {
+            Leaving::Never => false,
+            Leaving::ToOthers => self.servers.iter().any(has_room),
+            Leaving::Anywhere => true,
+        };
+        for server in 0..self.servers.len() {
+            let book = &mut self.servers[server];
+            let is_left = book.is_draining() && is_room;
+            if std::mem::replace(&mut book.is_left, is_left) == is_left {
+                continue;
+            }
+            for (index, home) in self.homes.iter().enumerate() {
+                if home.is_some_and(|at| at.space == 0 && usize::from(at.server) == server) {
+                    self.space.bar(ChunkNo(index as u32), is_left);
+                }
+            }
+        }
+    }
+
+    /// Whether a server that is being emptied has anything.
+    pub fn are_some_to_leave(&self) -> bool {
+        let is_left = |server: usize| self.servers[server].is_left;
+        (0..self.servers.len()).any(|server| is_left(server) && self.holds_something(server))
+    }
+
+    /// Whether a sector is in a server that is being emptied.
+    pub fn is_to_leave(&self, loc: Loc) -> bool {
+        let chunk = chunk_of(loc, self.space.sector_bytes());
+        let home = self.homes.get(chunk.0 as usize).copied().flatten();
+        home.is_some_and(|home| self.servers[usize::from(home.server)].is_left)
+    }
+
+    /// A server that was emptied does not answer any more: it is done without from now on.
+    pub fn is_done_without(&mut self, server: usize) -> bool {
+        let is_so = self.servers[server].is_left && !self.holds_something(server);
+        self.servers[server].is_gone |= is_so;
+        is_so
     }
 
     /// Whether a server has content of ours or of an ancestor.
@@ -260,6 +330,9 @@ impl Books {
 impl ServerBook {
     /// Number of available chunks, as far as known; 1 if the server has to be asked.
     fn room(&self) -> u32 {
+        if self.is_left || self.is_gone {
+            return 0;
+        }
         let at_hand = self.reserved + self.spare.len() as u32;
         let full = self.full_since.is_some_and(|since| since.elapsed() < FULL_PAUSE);
         if at_hand > 0 { at_hand } else { u32::from(!full) }
@@ -279,6 +352,9 @@ impl ServerBook {
 
     /// Whether it is time to request more room, if that has not been done.
     pub fn should_ask(&mut self) -> bool {
+        if self.is_left || self.is_gone {
+            return false;
+        }
         let low = self.reserved <= LOW_CHUNKS && self.spare.len() < SPARE_CHUNKS_MAX / 2;
         let ask =
             low && !self.asked && self.full_since.is_none_or(|since| since.elapsed() >= FULL_PAUSE);

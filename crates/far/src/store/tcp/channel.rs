@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hiroma_far_wire::{Message, Purpose as LinkPurpose};
+use hiroma_far_wire::{Message, Purpose as LinkPurpose, SessionToken};
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::{fds, vm};
 use hiroma_units::Loc;
@@ -219,6 +219,12 @@ impl TcpChannel {
         let tokens: Vec<_> = shared.books().servers.iter().map(|server| server.token).collect();
         let mut links = Vec::new();
         for (server, token) in tokens.into_iter().enumerate() {
+            if shared.books().servers[server].is_gone {
+                let mut link = Link::new(shared, server, link_purpose, SessionToken::NEW);
+                link.do_without();
+                links.push(link);
+                continue;
+            }
             let token = token.ok_or_else(|| {
                 shared.io_error("opening a channel", "the store is not connected")
             })?;
@@ -249,7 +255,8 @@ impl TcpChannel {
             channel.links.iter().all(|link| !link.answers.is_empty() || link.death().is_some())
         });
         channel.links.iter_mut().for_each(|link| link.answers.clear());
-        match channel.links.iter().find_map(Link::death) {
+        let is_needed = |link: &&Link| !shared.books().servers[link.server()].is_gone;
+        match channel.links.iter().filter(is_needed).find_map(Link::death) {
             Some(error) => Err(error.clone()),
             None => Ok(channel),
         }

@@ -238,6 +238,13 @@ impl Link {
         self.push(addr, len, Ask::Control { message, keep_answer })
     }
 
+    /// Its server was emptied and is gone: it is not connected to any more.
+    pub fn do_without(&mut self) {
+        let store = self.shared.servers[self.server].text.clone();
+        self.state = State::Dead(StoreError::Unreachable { store, waited: Duration::ZERO });
+        self.changed = true;
+    }
+
     /// Ends the session. The answer is not waited for, and the server is expected to close the
     /// connection.
     pub fn say_goodbye(&mut self) {
@@ -260,6 +267,12 @@ impl Link {
         }
         if look_at_idle {
             self.forgive_standstill();
+        }
+        if matches!(self.state, State::Down { .. })
+            && self.shared.books().servers[self.server].is_gone
+        {
+            self.do_without();
+            return self.fail_all(requests);
         }
         let result = self.pump_state(requests, look_at_idle);
         match result {

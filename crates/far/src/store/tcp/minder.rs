@@ -79,7 +79,7 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), StoreError> {
         epoch,
         asked: vec![Instant::now(); shared.servers.len()],
         told: vec![None; shared.servers.len()],
-        given_up: vec![false; shared.servers.len()],
+        given_up: shared.books().servers.iter().map(|server| server.is_gone).collect(),
     };
     let work = move || {
         while !minded.minding.thread.is_stopping() && minded.epoch.load(SeqCst) == epoch {
@@ -124,9 +124,8 @@ impl Minder {
             let ask_every = lease.map_or(ask_every, |lease| ask_every.min(lease / LEASE_PARTS));
             look_every = look_every.min(ask_every);
             if !link.is_busy() && (link.is_broken() || self.asked[server].elapsed() >= ask_every) {
-                // With other copies elsewhere, the answer also says whether the server is drained.
-                let ask = if shared.is_redundant { Message::Usage } else { Message::Ping };
-                link.push_control(ask, false);
+                // The answer also says whether the server is to be emptied.
+                link.push_control(Message::Usage, false);
                 self.asked[server] = Instant::now();
             }
             self.tell(shared, server, link);
@@ -137,8 +136,16 @@ impl Minder {
             if server == 0 {
                 shared.minding.note(link);
             }
+            if link.is_broken() && link.has_failed() && shared.books().is_done_without(server) {
+                link.do_without();
+            }
             if let Some(error) = link.death() {
                 self.given_up[server] = true;
+                if shared.books().servers[server].is_gone {
+                    let text = &shared.servers[server].text;
+                    (shared.log)(&format!("{text} was emptied, and is done without from now on"));
+                    continue;
+                }
                 let needed = shared.books().holds_something(server);
                 if needed { (shared.lost)(error) } else { (shared.log)(&error.to_string()) }
             }

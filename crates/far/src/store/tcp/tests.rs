@@ -32,7 +32,7 @@ fn server(memory_bytes: u64) -> ServerHandle {
     serve(options(memory_bytes)).unwrap()
 }
 
-fn store_options(servers: &[&ServerHandle]) -> TcpOptions {
+pub(crate) fn store_options(servers: &[&ServerHandle]) -> TcpOptions {
     TcpOptions {
         servers: servers.iter().map(|server| server.local_addr().to_string()).collect(),
         sector_bytes: SECTOR,
@@ -44,6 +44,7 @@ fn store_options(servers: &[&ServerHandle]) -> TcpOptions {
         lost: Arc::new(|_| {}),
         is_redundant: false,
         is_return: false,
+        is_followed: false,
     }
 }
 
@@ -67,6 +68,7 @@ fn through(proxy: &Proxy) -> TcpOptions {
         lost: Arc::new(|_| {}),
         is_redundant: false,
         is_return: false,
+        is_followed: false,
     }
 }
 
@@ -99,6 +101,79 @@ fn writes_round_trip() {
     ];
     assert!(read_now(&mut *reader, &mixed, SECTOR).unwrap() == parts.concat());
     assert!(reader.in_flight() == 0 && writer.in_flight() == 0);
+}
+
+/// Moves what is to leave its server, as the pager does.
+fn move_all(store: &TcpStore, held: &mut [(u64, Loc)]) {
+    let (mut reader, mut writer) = channels(store);
+    for (seed, loc) in held.iter_mut().filter(|(_, loc)| store.is_to_leave(*loc)) {
+        let bytes = read_now(&mut *reader, &[*loc], SECTOR).unwrap();
+        assert!(bytes == content(*seed, SECTOR));
+        let new = write_now(&mut *writer, &bytes, 1).unwrap()[0];
+        store.free(&[std::mem::replace(loc, new)]);
+    }
+}
+
+#[test]
+fn blocks_leave_a_server_that_is_to_be_emptied_and_it_is_done_without() {
+    let (first, second) = (server(64 << 20), server(64 << 20));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let heard = said.clone();
+    let store = TcpStore::connect_with(TcpOptions {
+        log: Arc::new(move |line| heard.lock().unwrap().push(line.to_owned())),
+        timeout: Duration::from_secs(3),
+        ..store_options(&[&first, &second])
+    });
+    let store = store.unwrap();
+    let (mut reader, mut writer) = channels(&store);
+    let write = |writer: &mut dyn Channel, seed| {
+        (seed, write_now(writer, &content(seed, SECTOR), 1).unwrap()[0])
+    };
+    // The last chunk has gaps, which must not be filled.
+    let mut held: Vec<_> = (0..1000).map(|seed| write(&mut *writer, seed)).collect();
+    assert!(!store.begin_drain() && first.stats().used_bytes > 0);
+    first.set_draining(true);
+    eventually("its need to be emptied", || store.begin_drain());
+    held.extend((1000..1200).map(|seed| write(&mut *writer, seed)));
+    assert!(held[1000..].iter().all(|&(_, loc)| !store.is_to_leave(loc)));
+    move_all(&store, &mut held);
+    assert!(!store.begin_drain());
+    eventually("its emptiness", || {
+        writer.poll(&mut Vec::new());
+        first.stats().used_bytes == 0
+    });
+    first.stop();
+    eventually("its end", || {
+        said.lock().unwrap().iter().any(|line| line.contains("done without from now on"))
+    });
+    held.extend((1200..1300).map(|seed| write(&mut *writer, seed)));
+    assert!(store.prepare_fork().is_ok());
+    for &(seed, loc) in &held {
+        assert!(read_now(&mut *reader, &[loc], SECTOR).unwrap() == content(seed, SECTOR));
+    }
+}
+
+#[test]
+fn only_server_is_emptied_only_if_another_store_follows() {
+    for is_followed in [false, true] {
+        let server = server(64 << 20);
+        let options = TcpOptions { is_followed, ..store_options(&[&server]) };
+        let store = TcpStore::connect_with(options).unwrap();
+        let (_, mut writer) = channels(&store);
+        let loc = write_now(&mut *writer, &content(1, SECTOR), 1).unwrap()[0];
+        server.set_draining(true);
+        eventually("the news", || {
+            store.shared.books().servers[0].is_draining()
+        });
+        assert_eq!((store.begin_drain(), store.is_to_leave(loc)), (is_followed, is_followed));
+        let again = writer.write(Token(1), buf_with(&content(2, SECTOR)), &mut [Loc(0)]);
+        assert_eq!(again.is_err(), is_followed, "what is reserved there can still be used");
+        if again.is_ok() {
+            wait(&mut *writer);
+        }
+        server.set_draining(false);
+        eventually("the news", || !store.begin_drain());
+    }
 }
 
 #[test]
