@@ -42,7 +42,7 @@ soak: deps-build ## hours of simulated schedules of the pager's state (HIROMA_SC
 soak-placer: deps-build ## simulated schedules of the placer with faults (HIROMA_SCHEDULES, default 1 million)
 	HIROMA_SCHEDULES=$${HIROMA_SCHEDULES:-1000000} $(CARGO) test --release -p hiroma-sim --test faults schedules_with -- --nocapture
 
-soak-pool: build ## servers below programs with copies and with parity, killed, stopped and restarted at random (CHAOS_KILLS, default 700 each)
+soak-pool: build ## servers below programs with copies and with parity, killed, stopped, restarted, cut off, slowed down and filled at random (CHAOS_KILLS, default 700 each)
 	CHAOS_KILLS=$${CHAOS_KILLS:-700} CHAOS_SEED=$${CHAOS_SEED:-any} tests/e2e/run 'chaos-*'
 
 soak-hot: build ## programs of all kinds without and with `hiroma hot serve` (SOAK_SECONDS, default 3600)

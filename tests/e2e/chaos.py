@@ -1,5 +1,6 @@
-"""Servers below a program that checks every byte are killed, started again, stopped and let go at random, so that enough of everything
-lives. CHAOS_KILLS is the number of kills (default 4), CHAOS_SEED the seed (default 1; `any` for another one each time)."""
+"""Servers below a program that checks every byte are killed, started again, stopped, cut off, slowed down and filled by others at random, so
+that enough of everything lives. CHAOS_KILLS is the number of kills (default 4), CHAOS_SEED the seed (default 1; `any` for another one each
+time)."""
 
 import functools
 import os
@@ -9,9 +10,10 @@ import time
 from copies import Servers
 from failures import Sweep
 from harness import Failure, wait_for
+from wire import Between, Hog
 
 # Lines about a loss after which pieces are made again, and lines that say that all are there.
-SHORT = ("copied again to", "being made again at", "too few for")
+SHORT = ("copied again to", "being made again at", "too few for", "no room for more")
 WHOLE = (" again", " elsewhere")
 
 
@@ -21,7 +23,10 @@ class Chaos:
     def __init__(self, bench, option, count, borne, luck):
         self.luck, self.borne = luck, borne
         self.servers = Servers(bench, count, memory="256M")
-        self.sweep = Sweep(bench, 96, 32, ["--store", self.servers.option(), *option, "--store-timeout", "60s"]).filled()
+        # Connections are through somebody who can hold them up.
+        self.between = [Between(port) for port in self.servers.ports]
+        store = "tcp://" + ",".join(f"127.0.0.1:{between.port}" for between in self.between)
+        self.sweep = Sweep(bench, 96, 32, ["--store", store, *option, "--store-timeout", "60s"]).filled()
         self.events, self.kills = [], 0
 
     def lines(self):
@@ -68,12 +73,52 @@ class Chaos:
         time.sleep(0.5)
         self.settles()
 
+    def cut_off(self, victims, seconds, is_broken):
+        """The network holds everything back for a while, and then delivers it or has forgotten the connections."""
+        for at in victims:
+            self.between[at].is_silent = True
+        time.sleep(seconds)
+        for at in victims:
+            if is_broken:
+                self.between[at].cut()
+            self.between[at].is_silent = False
+        time.sleep(0.5)
+        self.settles()
+
+    def slow(self, victims, seconds):
+        for at in victims:
+            self.between[at].delay_s = self.luck.choice([0.001, 0.01, 0.05])
+        time.sleep(seconds)
+        for at in victims:
+            self.between[at].delay_s = 0.0
+        self.settles()
+
+    def fill(self, victims, seconds):
+        """Somebody else takes the memory that is left, and a server may be silent for a moment meanwhile."""
+        hogs = [Hog(self.servers.ports[at]) for at in victims]
+        time.sleep(seconds)
+        if self.luck.random() < 0.5:
+            at = self.luck.randrange(len(self.between))
+            self.events.append(("stop a moment", at))
+            self.servers.stop(at)
+            time.sleep(self.luck.random())
+            self.servers.go_on(at)
+        for hog in hogs:
+            hog.lets_go()
+        self.settles()
+
     def event(self):
-        event = self.luck.choice(["kill", "kill", "restart", "stop", "blink"])
+        event = self.luck.choice(["kill", "kill", "restart", "stop", "blink", "cut off", "break", "slow", "fill"])
         victims = self.luck.sample(range(len(self.servers.processes)), self.luck.randint(1, self.borne))
         self.events.append((event, *victims))
         if event in ("kill", "restart"):
             self.kill(victims, event == "restart")
+        elif event in ("cut off", "break"):
+            self.cut_off(victims, self.luck.choice([0.3, 1.5, 4]) * self.luck.random(), event == "break")
+        elif event == "slow":
+            self.slow(victims, 2)
+        elif event == "fill":
+            self.fill(self.luck.sample(range(len(self.between)), self.luck.randint(1, len(self.between))), 1)
         else:
             self.stop(victims, self.luck.random() * (3 if event == "stop" else 0.3))
 
@@ -89,6 +134,9 @@ def chaos(bench, option, count, borne):
         chaos.sweep.ends_right()
     except Failure as failure:
         raise Failure(f"seed {seed}, {len(chaos.events)} events, {chaos.kills} kills, {chaos.events[-6:]}: {failure}; {chaos.sweep.errors()[-1500:]}") from failure
+    finally:
+        for between in chaos.between:
+            between.close()
     return f"{len(chaos.events)} events, {chaos.kills} of them kills, seed {seed}"
 
 

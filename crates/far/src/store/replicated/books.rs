@@ -29,6 +29,8 @@ pub struct Books {
     pub rebuilding: bool,
     /// A write was completed with fewer pieces than it should have since the last search began.
     pub has_short_writes: bool,
+    /// The user was told that blocks have too few pieces, and not yet that they have all.
+    pub is_told_short: bool,
     /// Nobody takes what is missing of blocks with too few pieces: the store that follows gets them.
     pub overflows: bool,
     /// Blocks that had too few pieces when they were last counted, less those made again since.
@@ -72,6 +74,7 @@ impl Books {
             next_serial: 1,
             rebuilding: false,
             has_short_writes: false,
+            is_told_short: false,
             overflows: false,
             short: 0,
             recopied_bytes: 0,
@@ -281,6 +284,7 @@ impl Books {
         for_good: bool,
     ) -> Option<String> {
         let census = self.count_short();
+        self.is_told_short |= census.gone() + census.short() > 0;
         let seat = self.members[member.index()].as_mut()?;
         let was_told = std::mem::replace(&mut seat.is_told, true);
         if was_told && census.gone() == 0 {

@@ -301,7 +301,7 @@ impl Keeper {
             true => self.stuck_since.or(Some(Instant::now())),
             false => None,
         };
-        let has_made = self.made_bytes > 0 || self.is_told_of_few;
+        let has_made = self.made_bytes > 0 || self.is_told_of_few || books.is_told_short;
         books.overflows = false;
         if !has_made && books.short == 0 && !self.is_stuck {
             return;
@@ -329,6 +329,7 @@ impl Keeper {
             }
             return;
         }
+        books.is_told_short = false;
         drop(books);
         if has_made {
             (self.made_bytes, self.is_told_of_few) = (0, false);
