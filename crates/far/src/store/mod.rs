@@ -69,6 +69,9 @@ pub enum StoreError {
     /// Input or output failed, and a retry does not help.
     #[error("{store}: {doing} failed: {source_text}")]
     Io { store: String, doing: &'static str, source_text: String },
+    /// A server answered a request with an error.
+    #[error("{store}: {doing} failed: {source_text}")]
+    Answered { store: String, doing: &'static str, source_text: String },
     /// A server did not answer within the timeout.
     #[error(
         "{store} has not answered for {waited:?}: is `hiroma serve` still running there? (--store-timeout sets how long to wait)"

@@ -422,7 +422,7 @@ impl Shared {
         match code {
             ErrorCode::Full => self.full(),
             ErrorCode::NoSession => StoreError::Refused { store, reason: text.to_owned() },
-            _ => StoreError::Io {
+            _ => StoreError::Answered {
                 store,
                 doing: if write { "writing" } else { "reading" },
                 source_text: text.to_owned(),

@@ -60,6 +60,8 @@ pub enum Change {
     Died(Member),
     /// It is to be emptied, or not any more.
     Draining(Member, bool),
+    /// It was wrong too often, and has what nobody else has.
+    Distrusted(Member),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +70,7 @@ struct State {
     label: u32,
     cut_off: bool,
     draining: bool,
+    distrusted: bool,
     answered_ns: u64,
     suspect_since_ns: u64,
     full_until_ns: u64,
@@ -79,11 +82,19 @@ struct State {
     wrong: u32,
 }
 
+impl State {
+    /// It gets no blocks, and its pieces are made again elsewhere.
+    fn is_left(&self) -> bool {
+        self.draining || self.distrusted
+    }
+}
+
 const VACANT: State = State {
     health: Health::Vacant,
     label: 0,
     cut_off: false,
     draining: false,
+    distrusted: false,
     answered_ns: 0,
     suspect_since_ns: 0,
     full_until_ns: 0,
@@ -159,7 +170,7 @@ impl Pool {
 
     /// Members that take blocks if they have room.
     pub fn takers(&self) -> Members {
-        self.up().iter().filter(|member| !self.states[member.index()].draining).collect()
+        self.up().iter().filter(|member| !self.states[member.index()].is_left()).collect()
     }
 
     /// Of these, the members that had room when they were last asked.
@@ -171,12 +182,17 @@ impl Pool {
     /// Members whose pieces count as copies: the others' are made again.
     pub fn good(&self) -> Members {
         let answering = self.with(|health| matches!(health, Health::Up | Health::Suspect));
-        answering.iter().filter(|member| !self.states[member.index()].draining).collect()
+        answering.iter().filter(|member| !self.states[member.index()].is_left()).collect()
     }
 
-    /// Members that are to be emptied and may still have their content.
+    /// Members that are to be emptied, or are distrusted, and may still have their content.
     pub fn draining(&self) -> Members {
-        self.living().iter().filter(|member| self.states[member.index()].draining).collect()
+        self.living().iter().filter(|member| self.states[member.index()].is_left()).collect()
+    }
+
+    /// Members that are distrusted and may still have their content.
+    pub fn distrusted(&self) -> Members {
+        self.living().iter().filter(|member| self.states[member.index()].distrusted).collect()
     }
 
     /// A member says whether it is to be emptied.
@@ -280,11 +296,21 @@ impl Pool {
         }
     }
 
-    /// A member returned other bytes than were sent there.
-    pub fn wrong(&mut self, member: Member) {
-        self.states[member.index()].wrong += 1;
-        if self.states[member.index()].wrong >= WRONG_MAX {
-            self.died(member);
+    /// A member returned other bytes than were sent there, or an error. Returns whether that was too
+    /// often: then it is not to be used any more.
+    pub fn wrong(&mut self, member: Member) -> bool {
+        let state = &mut self.states[member.index()];
+        state.wrong = state.wrong.saturating_add(1);
+        state.wrong >= WRONG_MAX
+    }
+
+    /// A member that was wrong too often has what nobody else has: it gets no blocks, and what is there
+    /// is read last and made again elsewhere.
+    pub fn distrust(&mut self, member: Member) {
+        let state = &mut self.states[member.index()];
+        if !std::mem::replace(&mut state.distrusted, true) {
+            self.together_left = 0;
+            self.changes.push(Change::Distrusted(member));
         }
     }
 
@@ -333,7 +359,7 @@ impl Pool {
         let labels = |member: Member| self.states[member.index()].label;
         let fits = |&member: &Member| {
             let state = &self.states[member.index()];
-            let takes = state.health == Health::Up && !state.draining;
+            let takes = state.health == Health::Up && !state.is_left();
             takes && state.full_until_ns <= now_ns && !taken.contains(member)
         };
         let beside =
@@ -350,7 +376,8 @@ impl Pool {
     /// A member that may come back, for a block that no other one takes now.
     pub fn last_resort(&self, now_ns: u64, taken: Members) -> Option<Member> {
         let fits = |&member: &Member| {
-            !taken.contains(member) && self.states[member.index()].full_until_ns <= now_ns
+            let state = &self.states[member.index()];
+            !taken.contains(member) && !state.distrusted && state.full_until_ns <= now_ns
         };
         let living = self.living().iter().filter(fits);
         living.min_by_key(|member| self.states[member.index()].suspect_since_ns)
@@ -379,6 +406,7 @@ impl Pool {
     /// Orders members by whether to expect an answer.
     fn reliability(&self, member: Member) -> u8 {
         match self.health(member) {
+            _ if self.states[member.index()].distrusted => 3,
             Health::Up => 0,
             Health::Suspect => 1,
             _ => 2,

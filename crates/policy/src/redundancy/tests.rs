@@ -138,10 +138,27 @@ fn members_whose_answers_come_late_are_asked_last() {
 #[test]
 fn wrong_answers_end_a_member() {
     let (mut pool, members) = pool(2);
-    (0..16).for_each(|_| pool.wrong(members[1]));
+    assert!((0..15).all(|_| !pool.wrong(members[1])));
+    assert!(pool.wrong(members[1]));
+    pool.died(members[1]);
     assert_eq!(changes(&mut pool, 1), [Change::Died(members[1])]);
     pool.retire(members[1]);
     assert_eq!(pool.join(2, 9), Some(members[1]));
+}
+
+#[test]
+fn distrusted_member_gets_nothing_and_is_read_last() {
+    let (mut pool, members) = pool(3);
+    pool.distrust(members[0]);
+    pool.distrust(members[0]);
+    assert_eq!(changes(&mut pool, 1), [Change::Distrusted(members[0])]);
+    let all: Members = members.iter().copied().collect();
+    assert!(!pool.good().contains(members[0]) && pool.draining().contains(members[0]));
+    assert!((0..100).all(|_| pool.target(2, 4096, Members::default()) != Some(members[0])));
+    assert!((0..100).all(|_| pool.source(all) != Some(members[0])));
+    assert_eq!(pool.source(Members(1 << members[0].0)), Some(members[0]), "nobody else has it");
+    members[1..].iter().for_each(|&member| pool.died(member));
+    assert_eq!(pool.last_resort(2, Members::default()), None);
 }
 
 #[test]

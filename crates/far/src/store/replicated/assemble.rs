@@ -3,7 +3,7 @@
 use hiroma_policy::redundancy::Member;
 use hiroma_sys::vm;
 
-use super::channel::ReplicatedChannel;
+use super::channel::{Attempt, ReplicatedChannel};
 use super::code::Shard;
 use super::reads::{Got, Part};
 use crate::content;
@@ -124,7 +124,29 @@ impl ReplicatedChannel {
             is_current |= books.wrong(&part.blocks[at], got.index, member, got.places[at]);
         }
         if is_current {
-            books.was_wrong(member);
+            books.was_wrong(member, "it returned other bytes than were sent there");
+        }
+    }
+}
+
+impl ReplicatedChannel {
+    /// A member answered with an error when it was asked for a piece of a part. What others have too
+    /// is made again elsewhere; of the rest it is the last hope.
+    pub(super) fn failed(&self, number: usize, attempt: &Attempt, error: &StoreError) {
+        let Attempt { member, index, ref places, .. } = *attempt;
+        let Some(part) = self.parts.get(number) else { return };
+        let mut books = self.shared.books();
+        if books.serial(member) != attempt.serial {
+            return;
+        }
+        let mut is_current = false;
+        for (wanted, &place) in part.blocks.iter().zip(places) {
+            if books.is_elsewhere(wanted, member) {
+                is_current |= books.wrong(wanted, index, member, place);
+            }
+        }
+        if is_current {
+            books.was_wrong(member, &error.to_string());
         }
     }
 }

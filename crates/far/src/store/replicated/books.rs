@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hiroma_policy::redundancy::{
-    Bans, Census, Change, Health, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Scheme, Table,
+    Bans, Census, Change, MEMBERS_MAX, Member, Members, Pacer, Piece, Pool, Scheme, Table,
 };
 use hiroma_units::{Bytes, Loc};
 
@@ -55,8 +55,8 @@ struct Seat {
     reason: String,
     /// The user knows that it is lost.
     is_told: bool,
-    /// It is dead because it returned other bytes than were sent there.
-    was_wrong: bool,
+    /// It is dead because of this.
+    was_wrong: Option<String>,
 }
 
 impl Books {
@@ -92,7 +92,7 @@ impl Books {
             store: Some(store),
             reason: String::new(),
             is_told: false,
-            was_wrong: false,
+            was_wrong: None,
         });
         self.next_serial += 1;
         true
@@ -206,15 +206,44 @@ impl Books {
         is_current
     }
 
-    /// A member has returned wrong pieces of a request. After some of these it is dead.
-    pub fn was_wrong(&mut self, member: Member) {
-        self.note_reason(member, "it returned other bytes than were sent there");
-        self.pool.wrong(member);
-        if self.pool.health(member) == Health::Dead {
-            if let Some(seat) = &mut self.members[member.index()] {
-                seat.was_wrong = true;
+    /// A member has returned wrong pieces of a request, or an error. After some of these it is dead, if
+    /// others have all that it has; else that is made again elsewhere first.
+    pub fn was_wrong(&mut self, member: Member, what: &str) {
+        if !self.pool.wrong(member) || self.pool.distrusted().contains(member) {
+            return;
+        }
+        self.note_reason(member, what);
+        if self.are_needless(Members(1 << member.0)) {
+            self.dismiss(member, what.to_owned());
+        } else {
+            self.pool.distrust(member);
+        }
+    }
+
+    fn dismiss(&mut self, member: Member, what: String) {
+        self.note_reason(member, &what);
+        if let Some(seat) = &mut self.members[member.index()] {
+            seat.was_wrong = Some(what);
+        }
+        self.pool.died(member);
+    }
+
+    /// Distrusted members without which everything can be read are dead.
+    pub fn dismiss_needless(&mut self) {
+        for member in self.pool.distrusted().iter() {
+            if self.are_needless(Members(1 << member.0)) {
+                let reason = self.members[member.index()].as_ref().map(|seat| seat.reason.clone());
+                self.dismiss(member, reason.unwrap_or_default());
             }
         }
+    }
+
+    /// Whether a block can be read without a member.
+    pub fn is_elsewhere(&self, wanted: &Wanted, member: Member) -> bool {
+        let others = Members(self.pool.good().0 & !(1 << member.0));
+        let table = &self.table;
+        table.is_live(wanted.block)
+            && Members(table.holders(wanted.block).0 & others.0).len() >= table.scheme().needed()
     }
 
     /// Looks at the health of all members. Returns lines for the user, and whether anything has
@@ -242,6 +271,12 @@ impl Books {
                 Change::Draining(member, draining) => {
                     self.rebuilding = true;
                     lines.extend(self.draining(member, draining, &name));
+                }
+                Change::Distrusted(member) => {
+                    self.rebuilding = true;
+                    if let Some(seat) = &self.members[member.index()] {
+                        lines.push(words::distrusted(&name(seat.server), &seat.reason));
+                    }
                 }
                 Change::Died(member) => {
                     self.rebuilding = true;
@@ -319,9 +354,9 @@ impl Books {
         let seat = self.members[member.index()].take()?;
         self.closing.extend(seat.store);
         self.vacant_servers.push(seat.server);
-        seat.was_wrong.then(|| {
+        seat.was_wrong.map(|reason| {
             let lasts_ns = self.bans.add(seat.server, now_ns);
-            words::left_out(&name(seat.server), lasts_ns)
+            words::left_out(&name(seat.server), &reason, lasts_ns)
         })
     }
 

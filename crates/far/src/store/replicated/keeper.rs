@@ -10,10 +10,11 @@ use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::wait;
 use hiroma_units::{Bytes, Loc};
 
+use super::Shared;
 use super::books::Books;
 use super::channel::ReplicatedChannel;
 use super::roster::Server;
-use super::{Shared, words};
+use super::words::{self, Few};
 use crate::store::tcp::{TcpOptions, TcpStore};
 use crate::store::{Channel, Completion, Purpose, StoreError, Token};
 
@@ -81,6 +82,10 @@ struct Keeper {
     is_progress: bool,
     /// This search has found blocks of which nobody takes the missing pieces now.
     is_stuck: bool,
+    /// It has found blocks that cannot be read.
+    is_unreadable: bool,
+    /// So many blocks are made again one by one, because one of them cannot be read.
+    alone: usize,
     /// Since when searches find nothing else, and whether the user knows.
     stuck_since: Option<Instant>,
     is_told_of_few: bool,
@@ -108,6 +113,8 @@ impl Keeper {
             made_bytes: 0,
             is_progress: false,
             is_stuck: false,
+            is_unreadable: false,
+            alone: 0,
             stuck_since: None,
             is_told_of_few: false,
             searched: now,
@@ -255,7 +262,8 @@ impl Keeper {
         let is_wanted = books.has_short_writes && !self.is_stuck || elapsed > SEARCH_EVERY;
         if std::mem::take(&mut books.rebuilding) || self.cursor.is_none() && is_wanted {
             self.searched = Instant::now();
-            (self.is_stuck, books.has_short_writes) = (false, false);
+            (self.is_stuck, self.is_unreadable) = (false, false);
+            (self.alone, books.has_short_writes) = (0, false);
             (self.cursor, self.left_max) = (Some(0), self.shared.scheme.needed());
         }
     }
@@ -265,7 +273,10 @@ impl Keeper {
         let pieces = self.shared.scheme.pieces();
         let good = books.pool.good();
         let sources = Members(good.0 | books.pool.draining().0);
-        let most = self.buf.as_ref().map_or(1, FrameBuf::len) / self.shared.sector_bytes;
+        let most = match self.alone {
+            0 => self.buf.as_ref().map_or(1, FrameBuf::len) / self.shared.sector_bytes,
+            _ => 1,
+        };
         let mut skipped = 0;
         while let Some(cursor) = self.cursor {
             self.found.clear();
@@ -281,6 +292,7 @@ impl Keeper {
             self.cursor = self.cursor.or(Some(u32::MAX));
             let left = books.table.row(first).at(good);
             let holders = left.members();
+            self.alone = self.alone.saturating_sub(1);
             if books.pool.target(now_ns, 0, holders).is_some() {
                 return Found::Blocks(holders, Indices::first(pieces).without(left.indices()));
             }
@@ -303,6 +315,7 @@ impl Keeper {
         };
         let has_made = self.made_bytes > 0 || self.is_told_of_few || books.is_told_short;
         books.overflows = false;
+        books.dismiss_needless();
         if !has_made && books.short == 0 && !self.is_stuck {
             return;
         }
@@ -311,6 +324,8 @@ impl Keeper {
         let are_sure = books.pool.takers() == books.pool.good();
         books.overflows =
             shared.is_followed && self.is_stuck && !is_progress && are_sure && census.short() > 0;
+        // What cannot be read cannot be moved.
+        books.overflows &= !self.is_unreadable;
         if census.gone() + census.short() > 0 {
             // Some were being written when the search came by.
             books.rebuilding |= is_progress;
@@ -321,11 +336,13 @@ impl Keeper {
             if is_long && are_full && census.short() > 0 && !self.is_told_of_few {
                 self.is_told_of_few = true;
                 let short = Bytes(census.short() * shared.sector_bytes as u64);
-                let few = words::few(shared.scheme, &shared.name, short, census.least());
-                (shared.log)(&match shared.is_followed {
-                    true => format!("{few}; until then they go to the store that follows"),
-                    false => few,
-                });
+                let why = match shared.is_followed {
+                    _ if self.is_unreadable => Few::Unreadable,
+                    true => Few::Moved,
+                    false => Few::NoRoom,
+                };
+                let few = words::few(shared.scheme, &shared.name, short, census.least(), why);
+                (shared.log)(&few);
             }
             return;
         }
@@ -350,6 +367,14 @@ impl Keeper {
                 return;
             }
             self.is_stuck = true;
+        }
+        if done.token == READ && done.result.is_err() {
+            (self.is_stuck, self.is_unreadable) = (true, true);
+            if batch.blocks.len() > 1 {
+                // All but one may be readable.
+                self.alone = batch.blocks.len();
+                self.cursor = batch.blocks.first().map(|&(block, _)| block);
+            }
         }
         let now_ns = self.shared.now_ns();
         let mut books = self.shared.books();

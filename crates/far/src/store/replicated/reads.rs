@@ -259,6 +259,9 @@ impl ReplicatedChannel {
         attempt: Attempt,
         result: Result<(), StoreError>,
     ) {
+        if let Err(error @ StoreError::Answered { .. }) = &result {
+            self.failed(number, &attempt, error);
+        }
         let Attempt { member, serial, since_ns, index, places, spare, .. } = attempt;
         let now_ns = self.shared.now_ns();
         let Some(part) = self.parts.get_mut(number) else {

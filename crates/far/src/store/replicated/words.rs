@@ -81,24 +81,48 @@ pub fn loss(scheme: Scheme, what: &str, left: &Left) -> String {
     }
 }
 
-/// A server that returned wrong bytes is not taken back for a while.
-pub fn left_out(name: &str, lasts_ns: u64) -> String {
+/// A server was wrong too often, and has what nobody else has.
+pub fn distrusted(name: &str, reason: &str) -> String {
+    format!("{name} gets no more blocks ({reason}): what is only there is made again elsewhere")
+}
+
+/// A server that returned wrong bytes or errors is not taken back for a while.
+pub fn left_out(name: &str, reason: &str, lasts_ns: u64) -> String {
     format!(
-        "{name} is not used for the next {} minutes: it returned other bytes than were sent there; look after its memory, its disk and the network to it",
+        "{name} is not used for the next {} minutes: {reason}; look after its memory, its disk and the network to it",
         lasts_ns / 60_000_000_000
     )
 }
 
-/// Blocks have fewer pieces than they should, because servers that are well take no more.
-pub fn few(scheme: Scheme, name: &str, short: Bytes, least: usize) -> String {
+/// Why blocks have fewer pieces than they should although enough servers are there.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Few {
+    /// They take no more.
+    NoRoom,
+    /// The same, and another store gets those blocks.
+    Moved,
+    /// What they have cannot be read.
+    Unreadable,
+}
+
+/// Blocks have fewer pieces than they should.
+pub fn few(scheme: Scheme, name: &str, short: Bytes, least: usize, why: Few) -> String {
     let pieces = scheme.pieces();
     let kept = match scheme.is_cut() {
         true => format!("{least} of {pieces} pieces, of which {} are needed", scheme.needed()),
         false => format!("{least} of {pieces} copies"),
     };
-    format!(
-        "{name}: the servers have no room for more, so {short} have only {kept}: what is missing is made as soon as there is room, so lend more memory there, or add a server"
-    )
+    match why {
+        Few::NoRoom => format!(
+            "{name}: the servers have no room for more, so {short} have only {kept}: what is missing is made as soon as there is room, so lend more memory there, or add a server"
+        ),
+        Few::Moved => format!(
+            "{name}: the servers have no room for more, so {short} have only {kept}: they are moved to the store that follows"
+        ),
+        Few::Unreadable => format!(
+            "{name}: {short} have only {kept}, and some of them cannot be read there: it is tried again each 5 s, so look after these servers"
+        ),
+    }
 }
 
 /// Everything has what it should have.

@@ -393,6 +393,9 @@ impl ReplicatedChannel {
                         // It has less than it said.
                         books.pool.full(member, now_ns);
                     }
+                    if matches!(error, StoreError::Answered { .. }) {
+                        books.was_wrong(member, &error.to_string());
+                    }
                 }
                 write.error = Some(error);
             }
