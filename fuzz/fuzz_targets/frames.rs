@@ -15,7 +15,7 @@ fn sealed(data: &[u8]) -> Vec<u8> {
         let word = |at: usize| u32::from_le_bytes([number(at), number(at + 1), number(at + 2), number(at + 3)]);
         let kind = Kind::ALL[usize::from(number(0)) % Kind::ALL.len()];
         let addr = u64::from(word(1)) << (number(5) % 33);
-        let header = Header { version: u16::from(number(6) % 3), kind, id: u64::from(number(7)), addr, len: word(8) % 300 };
+        let header = Header { version: u16::from(number(6) % 4), kind, id: u64::from(number(7)), addr, len: word(8) % 300 };
         bytes.extend_from_slice(&header.encode());
         bytes.extend_from_slice(piece.get(12..).unwrap_or(&[]));
     }

@@ -9,12 +9,8 @@ import time
 
 from copies import Servers
 from failures import Sweep
-from harness import Failure, wait_for
+from harness import Failure, wait_for, where
 from wire import Between, Hog
-
-# Lines about a loss after which pieces are made again, and lines that say that all are there.
-SHORT = ("copied again to", "being made again at", "too few for", "no room for more")
-WHOLE = (" again", " elsewhere")
 
 
 class Chaos:
@@ -37,17 +33,25 @@ class Chaos:
         """Lines about servers that are lost or gone."""
         return sum("it is lost for now" in line or "is gone" in line for line in self.lines())
 
-    def whole(self):
-        """Whether everything has all of its pieces, as far as was said."""
-        lines = self.lines()
-        last = lambda words, must="": max((at for at, line in enumerate(lines) if must in line and any(word in line for word in words)), default=-1)
-        return last(WHOLE, "everything has") >= last(SHORT)
+    def alive(self):
+        self.sweep.alive()
+        return True
+
+    def missing(self):
+        """Bytes with too few pieces: also those of writes that were completed without a server, of which no line tells."""
+        return self.sweep.counters()["copies_missing_bytes"]
 
     def settles(self):
-        wait_for(self.whole, 90, "all pieces are there again")
+        try:
+            wait_for(lambda: self.alive() and self.missing() == 0, 90, "all pieces are there again")
+        except Failure as failure:
+            self.sweep.alive()
+            missing = self.missing()
+            time.sleep(5)
+            raise Failure(f"{failure}: {missing} bytes are missing, 5 s later {self.missing()}; {where(self.sweep.process.pid)}") from None
         # What is noticed late is said after that.
         time.sleep(0.3)
-        wait_for(self.whole, 90, "all pieces are there again")
+        wait_for(lambda: self.alive() and self.missing() == 0, 90, "all pieces are there again")
 
     def kill(self, victims, at_once):
         before, back = self.losses(), sum("is back, empty" in line for line in self.lines())

@@ -12,7 +12,7 @@ use crate::extent::{Copy, Mode, flag};
 
 /// Blocks in transit at a time, and extents that are scanned for them under one hold of the lock.
 const BLOCKS_MAX: usize = 64;
-const EXTENTS_MAX: usize = 1024;
+const EXTENTS_MAX: usize = 128;
 
 /// Progress of a drain.
 #[derive(Clone, Debug, Default)]
@@ -88,11 +88,11 @@ impl Core {
         // much.
         let again = || (!self.fetch_queue.is_empty() && self.store.begin_drain()).then_some(0);
         self.drain.hand = next.or_else(again);
-        if self.fetch_queue.is_empty() {
-            return false;
+        if !self.fetch_queue.is_empty() {
+            self.live.fetch_bell.ring();
+            return true;
         }
-        self.live.fetch_bell.ring();
-        true
+        self.drain.hand.is_some()
     }
 
     /// Whether a block that is being evicted is written to compressed memory although its far copy,

@@ -326,6 +326,7 @@ impl Space {
             let chunk = &mut self.chunks[index];
             let was_kept = chunk.frozen > 0;
             (chunk.frozen, chunk.held, chunk.withheld) = (0, 0, end as u64 > most_bytes);
+            chunk.barred = false;
             if chunk.live > 0 {
                 chunk.sealed = true;
                 sealed_chunks += 1;

@@ -68,8 +68,7 @@ impl Cluster {
         let proxies: Vec<_> =
             servers.iter().map(|server| Proxy::new(server.local_addr())).collect();
         let (options, lines) = options(proxies.iter().map(|at| at.addr.to_string()).collect());
-        let store =
-            ReplicatedStore::connect(&options, scheme.parse().unwrap(), place).unwrap();
+        let store = ReplicatedStore::connect(&options, scheme.parse().unwrap(), place).unwrap();
         Cluster { servers, proxies, store, lines }
     }
 

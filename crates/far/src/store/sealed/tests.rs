@@ -236,10 +236,8 @@ fn server_holds_sealed_blocks() {
         ..ServeOptions::default()
     };
     let server = serve(options).unwrap();
-    let tcp = TcpStore::connect_with(TcpOptions {
-        sector_bytes: SECTOR,
-        ..store_options(&[&server])
-    });
+    let tcp =
+        TcpStore::connect_with(TcpOptions { sector_bytes: SECTOR, ..store_options(&[&server]) });
     let tcp = tcp.unwrap();
     let store = sealed(Arc::new(tcp));
     check(&store, SECTOR, &random_ops(1, 16, 300));

@@ -61,6 +61,19 @@ fn a_withheld_chunk_is_not_handed_out() {
 }
 
 #[test]
+fn a_barred_chunk_gets_nothing_until_it_is_empty() {
+    let mut space = Space::new(512 << 10, 6 << 20);
+    let locs = take(&mut space, 6).unwrap();
+    space.bar(ChunkNo(1), true);
+    assert_eq!(take(&mut space, 1).unwrap(), [Loc(8)], "not the gap in the barred one");
+    space.bar(ChunkNo(1), false);
+    assert_eq!(take(&mut space, 5).unwrap()[3..], [Loc(6), Loc(7)]);
+    space.bar(ChunkNo(1), true);
+    space.free(&[locs[4], locs[5], Loc(6), Loc(7)], &mut Vec::new());
+    assert_eq!(take(&mut space, 1).unwrap(), [Loc(4)], "it was empty");
+}
+
+#[test]
 fn a_request_that_does_not_fit_takes_nothing() {
     let mut space = Space::new(4096, (2 << 20) + 8 * 4096);
     assert_eq!(take(&mut space, 512 + 9), None);

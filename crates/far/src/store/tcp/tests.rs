@@ -162,9 +162,7 @@ fn only_server_is_emptied_only_if_another_store_follows() {
         let (_, mut writer) = channels(&store);
         let loc = write_now(&mut *writer, &content(1, SECTOR), 1).unwrap()[0];
         server.set_draining(true);
-        eventually("the news", || {
-            store.shared.books().servers[0].is_draining()
-        });
+        eventually("the news", || store.shared.books().servers[0].is_draining());
         assert_eq!((store.begin_drain(), store.is_to_leave(loc)), (is_followed, is_followed));
         let again = writer.write(Token(1), buf_with(&content(2, SECTOR)), &mut [Loc(0)]);
         assert_eq!(again.is_err(), is_followed, "what is reserved there can still be used");
