@@ -123,6 +123,42 @@ fn python_policy_gives_what_the_same_built_in_policy_gives() {
     assert_ne!(roomy, built_in);
 }
 
+/// Half of the nodes take a page in a fifth of the time.
+const UNLIKE: &str = "node.class = [{nodes = \"0-3, 12-15\", page_handler_ns = 1000}]\n";
+
+/// What nodes that differ have placed where: outcomes with `placement`.
+fn on_unlike_nodes(placement: &str) -> Vec<Outcome> {
+    let text = format!("{}{UNLIKE}", text(placement));
+    let settings = Settings::parse(&in_examples("c.toml"), &text).unwrap();
+    outcomes(&cluster_of(settings).unwrap(), 1).unwrap()
+}
+
+#[test]
+fn policies_see_how_fast_peers_are() {
+    let built_in = on_unlike_nodes("nearest");
+    assert_eq!(on_unlike_nodes("wasm:nearest.wat"), built_in);
+    if has_python() {
+        assert_eq!(on_unlike_nodes("python:nearest.py"), built_in);
+    }
+    // Without speeds it decides otherwise, as a module of the first version does.
+    let directory = tempfile::tempdir().unwrap();
+    let first = changed(
+        "(i32.const 2))\n\n  (func (export \"peers",
+        "(i32.const 1))\n\n  (func (export \"peers",
+    )
+    .replace("(i32.const 20)", "(i32.const 16)")
+    .replace("(i32.load offset=16 (local.get $at))", "(i32.const 0)");
+    fs::write(directory.path().join("first.wat"), first).unwrap();
+    let file = directory.path().join("c.toml");
+    let run = |more: &str| {
+        let text = format!("{}{more}", text("wasm:first.wat"));
+        let settings = Settings::parse(file.to_str().unwrap(), &text).unwrap();
+        outcomes(&cluster_of(settings).unwrap(), 1).unwrap()
+    };
+    assert_ne!(run(UNLIKE), built_in);
+    assert_eq!(run(""), outcomes(&cluster("nearest"), 1).unwrap());
+}
+
 #[test]
 fn reservations_and_bids_use_own_policies_too() {
     for more in [
@@ -249,7 +285,7 @@ fn comparisons_and_sweeps_take_own_policies() {
     // Another content is another sweep.
     let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
-    fs::write(other.join("nearest.wat"), changed("64 KiB", "64 kiB")).unwrap();
+    fs::write(other.join("nearest.wat"), changed("128 KiB", "128 kiB")).unwrap();
     let settings = Settings::parse(other.join("s.toml").to_str().unwrap(), &grid).unwrap();
     let changed = Plan::with(settings, &other, &Policies::new()).unwrap();
     assert_ne!(changed.manifest().fingerprint, plan.manifest().fingerprint);
@@ -282,14 +318,14 @@ fn modules_that_cannot_be_used_are_refused_with_what_to_do() {
             "imports `hiroma.random_under`, which a policy does not have",
         ),
         (
-            "(memory (export \"memory\") 1)",
+            "(memory (export \"memory\") 2)",
             "(memory (export \"memory\") 1000)",
             "may have 16 MiB of memory",
         ),
         (
-            "(i32.const 1))\n\n  (func (export \"peers",
             "(i32.const 2))\n\n  (func (export \"peers",
-            "is of version 2 of the interface",
+            "(i32.const 3))\n\n  (func (export \"peers",
+            "is of version 3 of the interface, and this program has versions 1 and 2",
         ),
         (
             "(export \"placement_abi\") (result i32)",
@@ -325,7 +361,7 @@ fn modules_that_fail_end_the_run_with_what_they_did() {
             "(drop (call $random_below (i32.const 0)))",
             "random_below(0): there is no number below 0",
         ),
-        ("(drop (i32.load (i32.const 65536)))", "failed in choose: "),
+        ("(drop (i32.load (i32.const 131072)))", "failed in choose: "),
     ] {
         let said = failure("p.wat", &changed(begin, &format!("{to} {begin}")));
         assert!(
@@ -339,10 +375,7 @@ fn modules_that_fail_end_the_run_with_what_they_did() {
     }
     let said = failure(
         "p.wat",
-        &changed(
-            "(i32.const 0))\n\n  (func (export \"choose",
-            "(i32.const 65500))\n\n  (func (export \"choose",
-        ),
+        &changed("(i32.const 0))\n\n  ;; A peer", "(i32.const 131000))\n\n  ;; A peer"),
     );
     assert!(said.contains("beyond its memory"), "{said}");
     // More memory than is allowed is not given, which a policy may bear.

@@ -39,6 +39,9 @@ pub struct Specs {
     specs: Vec<NodeSpec>,
     /// The class of each node, from 1; empty if there are no classes.
     class_of: Vec<u8>,
+    /// Time of a page with its head on the fastest link into each node, ns; one for all where they
+    /// do not differ.
+    link_ns: Vec<u64>,
 }
 
 impl Specs {
@@ -49,7 +52,16 @@ impl Specs {
             most: spec(config, &NodeClass::default()),
             specs: specs.collect(),
             class_of: class_of(config),
+            link_ns: link_ns(config),
         }
+    }
+
+    /// The time in which `node` takes a page when nothing else waits there: on its link, and at its
+    /// processor, ns. Peers know it as they know its frames.
+    pub fn page_ns(&self, node: u32) -> u32 {
+        let NodeSpec { handler_ns, page_handler_ns, .. } = *self.of(node);
+        let link_ns = self.link_ns.get(node as usize).unwrap_or(&self.link_ns[0]);
+        u32::try_from(link_ns + handler_ns + page_handler_ns).unwrap_or(u32::MAX)
     }
 
     /// What `node` has.
@@ -87,6 +99,20 @@ fn spec(config: &Config, class: &NodeClass) -> NodeSpec {
         tier_frames: class.tier_frames.unwrap_or(node.tier_frames),
         tier_ns: class.tier_access_ns.unwrap_or(node.tier_access_ns) + bytes_ns,
     }
+}
+
+fn link_ns(config: &Config) -> Vec<u64> {
+    let bytes = config.node.page_bytes + config.network.message_bytes;
+    let Some(graph) = config.topology.graph.as_deref() else {
+        return vec![transfer_ns(bytes, config.network.bytes_per_s)];
+    };
+    let mut rates = vec![0; graph.nodes() as usize];
+    for link in graph.links() {
+        if let Some(rate) = rates.get_mut(link.to as usize) {
+            *rate = link.bytes_per_s.max(*rate);
+        }
+    }
+    rates.into_iter().map(|rate| transfer_ns(bytes, rate.max(1))).collect()
 }
 
 fn class_of(config: &Config) -> Vec<u8> {
@@ -140,7 +166,10 @@ pub fn disk_spec(config: &Config, class: &NodeClass) -> DiskSpec {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::topology::{GraphLink, NetworkGraph};
 
     #[test]
     fn nodes_are_named_by_numbers_and_ranges() {
@@ -169,5 +198,28 @@ mod tests {
         let (at, disks) = disks(&config).unwrap();
         assert_eq!((at, disks[1].parallel), (vec![5, 255], 4));
         assert!(!specs.alike() && Specs::new(&Config::default()).alike());
+    }
+
+    #[test]
+    fn speed_is_that_of_the_processor_and_the_link_of_a_node() {
+        let mut config = Config::default();
+        let class = NodeClass { page_handler_ns: Some(7_000), ..NodeClass::default() };
+        config.node.class = vec![NodeClass { nodes: "3".into(), ..class }];
+        let specs = Specs::new(&config);
+        // 8256 bytes at 100 MB/s, and 5 us for any message.
+        assert_eq!([2, 3].map(|node| specs.page_ns(node)), [337_560, 94_560]);
+        let link = |from, to, bytes_per_s| GraphLink { from, to, bytes_per_s, latency_ns: 1 };
+        let links = vec![
+            link(0, 1, 50_000_000),
+            link(1, 0, 50_000_000),
+            link(1, 2, 200_000_000),
+            link(2, 1, 200_000_000),
+        ];
+        let names = ["a", "b", "c"].map(str::to_owned).to_vec();
+        config.topology.graph = Some(Arc::new(NetworkGraph::new(3, names, links).unwrap()));
+        config.node.class.clear();
+        let specs = Specs::new(&config);
+        let by_node = [0, 1, 2].map(|node| specs.page_ns(node) - 255_000);
+        assert_eq!(by_node, [165_120, 41_280, 41_280], "of several links the fastest counts");
     }
 }

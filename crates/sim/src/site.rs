@@ -57,9 +57,10 @@ impl Site {
 /// The domain of `node`.
 fn around(topology: &Topology, specs: &Specs, node: u32) -> Neighbourhood {
     let hops = topology.peer_hops(node);
-    let peers = (0..hops.len() as u16).map(Peer);
-    let capacities = peers.map(|peer| specs.of(topology.peer(node, peer)).frames).collect();
-    Neighbourhood::new(hops, capacities)
+    let peers = || (0..hops.len() as u16).map(|peer| topology.peer(node, Peer(peer)));
+    let capacities = peers().map(|peer| specs.of(peer).frames).collect();
+    let speeds = peers().map(|peer| specs.page_ns(peer)).collect();
+    Neighbourhood::new(hops, capacities).with_speeds(speeds)
 }
 
 fn disks(config: &Config, topology: &Topology, seed: u64) -> Disks {

@@ -66,6 +66,9 @@ pub struct PeerState {
     pub capacity: u32,
     /// Hops to it.
     pub hops: u16,
+    /// Its speed: the time in which it takes a page, or gives one back, when nothing else waits
+    /// there, ns; 0 if nobody knows.
+    pub page_ns: u32,
     /// Whether the page must not go there: it came from there, or its owner is there.
     pub avoid: bool,
 }
@@ -90,16 +93,30 @@ impl<'a> Request<'a> {
         Request { view, avoid }
     }
 
-    /// All peers, nearest first; the same peers in the same order at every request of a node while none joins.
+    /// All peers, nearest first; the same peers in the same order at every request of a node while
+    /// none joins.
     pub fn peers(&self) -> impl Iterator<Item = PeerState> + 'a {
+        let request = *self;
+        request.view.nearest_first().map(move |peer| request.state(peer))
+    }
+
+    /// All peers by their numbers: those that were there from the beginning nearest first, then those
+    /// that joined. A peer keeps its number.
+    pub fn by_number(&self) -> impl Iterator<Item = PeerState> + 'a {
+        let request = *self;
+        (0..request.len() as u16).map(move |peer| request.state(Peer(peer)))
+    }
+
+    fn state(&self, peer: Peer) -> PeerState {
         let Request { view, avoid } = *self;
-        view.nearest_first().map(move |peer| PeerState {
+        PeerState {
             peer,
             free: view.free(peer),
             capacity: view.capacity(peer),
             hops: view.hops()[usize::from(peer.0)],
+            page_ns: view.page_ns(peer),
             avoid: avoid.has(peer),
-        })
+        }
     }
 
     /// The peers that the page may go to: those with a free frame as far as known, without those to
@@ -295,7 +312,7 @@ impl Custom {
 
 /// Why a page cannot go to `peer`, if it cannot.
 fn refusal(request: &Request<'_>, peer: Peer) -> Option<String> {
-    let Some(state) = request.peers().nth(usize::from(peer.0)) else {
+    let Some(state) = request.by_number().nth(usize::from(peer.0)) else {
         let peers = request.len();
         return Some(format!(
             "chose peer {}, and the node has {peers} peers: the first is 0",

@@ -39,4 +39,4 @@ pub use failure::Arrival;
 pub use hearing::Stamp;
 pub use hiroma_units::Rng;
 pub use placer::{Command, Event, Leaving, Placer, Shared};
-pub use view::{Avoid, Neighbourhood, Peer, View};
+pub use view::{Avoid, Neighbourhood, Peer, PeerKind, View};

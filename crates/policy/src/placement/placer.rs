@@ -14,7 +14,7 @@ use super::gradient::Gradient;
 use super::hearing::Hearing;
 use super::information::{AnyInformation, Bids, Information, OnChange, Periodic, Watermarks};
 use super::reservation::{InAdvance, OnDemand, Promises, Reserved};
-use super::view::{Avoid, Neighbourhood, Peer, View};
+use super::view::{Avoid, Neighbourhood, Peer, PeerKind, View};
 
 mod asking;
 mod events;
@@ -234,13 +234,13 @@ impl Placer {
         if is_draining { 0 } else { self.free }
     }
 
-    /// Adds a peer that is `hops` away and has `frames` frames, or changes one that was a peer before.
-    /// Its free frames are unknown until it reports them.
-    pub fn join(&mut self, known: Option<Peer>, hops: u16, frames: u32) -> Peer {
+    /// Adds a peer, or changes one that was a peer before. Its free frames are unknown until it
+    /// reports them.
+    pub fn join(&mut self, known: Option<Peer>, kind: PeerKind) -> Peer {
         match known {
             Some(peer) => {
                 self.dealings().left.retain(|left| *left != peer);
-                self.view.change(peer, hops, frames);
+                self.view.change(peer, kind);
                 self.view.set(peer, 0);
                 peer
             }
@@ -248,7 +248,7 @@ impl Placer {
                 if let Some(gradient) = &mut self.gradient {
                     gradient.join();
                 }
-                self.view.add(hops, frames)
+                self.view.add(kind)
             }
         }
     }

@@ -53,6 +53,42 @@ impl Avoid {
     }
 }
 
+/// What a peer is, apart from how much it has free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerKind {
+    /// Hops to it.
+    pub hops: u16,
+    /// All of its frames.
+    pub frames: u32,
+    /// Its speed: the time in which it takes a page, or gives one back, when nothing else waits
+    /// there, ns; 0 if nobody knows.
+    pub page_ns: u32,
+}
+
+/// The speeds of peers, as in [`PeerKind::page_ns`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Speeds {
+    Alike(u32),
+    Each(Box<[u32]>),
+}
+
+impl Speeds {
+    fn new(speeds: Vec<u32>) -> Self {
+        match speeds.first() {
+            Some(first) if speeds.iter().any(|speed| speed != first) => Speeds::Each(speeds.into()),
+            first => Speeds::Alike(first.copied().unwrap_or(0)),
+        }
+    }
+
+    #[inline]
+    fn of(&self, place: usize) -> u32 {
+        match self {
+            Speeds::Alike(speed) => *speed,
+            Speeds::Each(speeds) => speeds[place],
+        }
+    }
+}
+
 /// A domain as seen from its centre: the distance of each peer, and what to assume about a peer
 /// before its first message.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -65,6 +101,7 @@ pub struct Neighbourhood {
     unheard: Box<[u32]>,
     /// All frames of each peer.
     capacities: Box<[u32]>,
+    speeds: Speeds,
 }
 
 impl Neighbourhood {
@@ -73,7 +110,15 @@ impl Neighbourhood {
         assert!(hops.windows(2).all(|pair| pair[0] <= pair[1]), "peers are listed nearest first");
         assert!(hops.len() < usize::from(u16::MAX), "a domain has fewer than 65535 peers");
         assert_eq!(hops.len(), capacities.len(), "each peer has frames");
-        Neighbourhood { hops, order: None, unheard: capacities.clone(), capacities }
+        let speeds = Speeds::Alike(0);
+        Neighbourhood { hops, order: None, unheard: capacities.clone(), capacities, speeds }
+    }
+
+    /// The same peers, each with its [`PeerKind::page_ns`].
+    #[must_use]
+    pub fn with_speeds(self, page_ns: Vec<u32>) -> Self {
+        assert_eq!(self.hops.len(), page_ns.len(), "each peer has a speed");
+        Neighbourhood { speeds: Speeds::new(page_ns), ..self }
     }
 
     /// The same where all peers have `frames` frames.
@@ -87,11 +132,21 @@ impl Neighbourhood {
         Neighbourhood { unheard: vec![0; self.hops.len()].into(), ..self.clone() }
     }
 
-    /// Adds a peer with `frames` frames, of which it is not known how many are free.
-    fn add(&mut self, hops: u16, frames: u32) {
-        self.hops = self.hops.iter().copied().chain([hops]).collect();
-        self.capacities = self.capacities.iter().copied().chain([frames]).collect();
+    /// Adds a peer, of which it is not known how many frames are free.
+    fn add(&mut self, kind: PeerKind) {
+        let speeds = (0..self.hops.len()).map(|place| self.speeds.of(place));
+        self.speeds = Speeds::new(speeds.chain([kind.page_ns]).collect());
+        self.hops = self.hops.iter().copied().chain([kind.hops]).collect();
+        self.capacities = self.capacities.iter().copied().chain([kind.frames]).collect();
         self.unheard = vec![0; self.hops.len()].into();
+        self.sort();
+    }
+
+    fn change(&mut self, place: usize, kind: PeerKind) {
+        let mut speeds: Vec<u32> = (0..self.hops.len()).map(|at| self.speeds.of(at)).collect();
+        speeds[place] = kind.page_ns;
+        self.speeds = Speeds::new(speeds);
+        (self.hops[place], self.capacities[place]) = (kind.hops, kind.frames);
         self.sort();
     }
 
@@ -145,6 +200,19 @@ impl View {
         self.around.capacities[usize::from(peer.0)]
     }
 
+    /// The time in which `peer` takes a page or gives one back, ns; 0 if nobody knows.
+    #[inline]
+    pub fn page_ns(&self, peer: Peer) -> u32 {
+        self.around.speeds.of(usize::from(peer.0))
+    }
+
+    /// The same to compare peers by: less is faster, and a peer of unknown speed is slow.
+    #[inline]
+    pub fn slowness(&self, peer: Peer) -> u32 {
+        // 0 becomes the greatest number.
+        self.page_ns(peer).wrapping_sub(1)
+    }
+
     /// Free frames of `peer`.
     #[inline]
     pub fn free(&self, peer: Peer) -> u32 {
@@ -173,19 +241,17 @@ impl View {
         peers.filter(move |&(peer, free)| free > 0 && !avoid.has(peer))
     }
 
-    /// Adds a peer that is `hops` away and has `frames` frames, none of them free as far as known.
-    pub fn add(&mut self, hops: u16, frames: u32) -> Peer {
+    /// Adds a peer, with no free frame as far as known.
+    pub fn add(&mut self, kind: PeerKind) -> Peer {
         let frees: Vec<u32> = self.frees().iter().copied().chain([0]).collect();
-        Arc::make_mut(&mut self.around).add(hops, frames);
+        Arc::make_mut(&mut self.around).add(kind);
         self.heard = Some(frees.into());
         Peer(self.len() as u16 - 1)
     }
 
-    /// Changes the distance of a peer and the number of its frames.
-    pub fn change(&mut self, peer: Peer, hops: u16, frames: u32) {
-        let (around, place) = (Arc::make_mut(&mut self.around), usize::from(peer.0));
-        (around.hops[place], around.capacities[place]) = (hops, frames);
-        around.sort();
+    /// Changes the distance of a peer, the number of its frames, and its speed.
+    pub fn change(&mut self, peer: Peer, kind: PeerKind) {
+        Arc::make_mut(&mut self.around).change(usize::from(peer.0), kind);
     }
 
     /// Heap memory of this view, bytes.

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hiroma_policy::placement::{
-    NodePolicies, Peer, PlacementPolicy, PolicyError, PolicySource, Request, Rng,
+    NodePolicies, Peer, PeerState, PlacementPolicy, PolicyError, PolicySource, Request, Rng,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,7 @@ impl NodePolicies for Machine {
     fn node(&self) -> Result<Box<dyn PlacementPolicy>, PolicyError> {
         let mut nodes = self.nodes.lock().expect("no holder panics");
         *nodes += 1;
-        Ok(Box::new(Node { process: self.process.clone(), number: *nodes - 1, is_known: false }))
+        Ok(Box::new(Node { process: self.process.clone(), number: *nodes - 1, known: None }))
     }
 }
 
@@ -73,8 +73,16 @@ impl NodePolicies for Machine {
 struct Node {
     process: Arc<Mutex<Process>>,
     number: u64,
-    /// Whether the process was told what does not change.
-    is_known: bool,
+    /// What the process was told of the peers that changes only when a node joins.
+    known: Option<Known>,
+}
+
+/// The distance, frames and speed of each peer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+struct Known {
+    hops: Vec<u16>,
+    capacity: Vec<u32>,
+    page_ns: Vec<u32>,
 }
 
 /// A request, as a line of JSON.
@@ -84,10 +92,8 @@ struct Question<'a> {
     rng: u64,
     free: &'a [u32],
     avoid: Vec<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hops: Option<&'a [u16]>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    capacity: Option<Vec<u32>>,
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    known: Option<&'a Known>,
 }
 
 /// An answer, as a line of JSON.
@@ -109,14 +115,25 @@ impl PlacementPolicy for Node {
         rng: &mut Rng,
     ) -> Result<Option<Peer>, PolicyError> {
         let view = request.view();
-        let is_new = !std::mem::replace(&mut self.is_known, true);
+        let same = |known: &Known| {
+            let of_peer = |peer: PeerState| (peer.hops, peer.capacity, peer.page_ns);
+            let known = known.hops.iter().zip(&known.capacity).zip(&known.page_ns);
+            request.by_number().map(of_peer).eq(known.map(|((&hops, &all), &ns)| (hops, all, ns)))
+        };
+        let is_new = !self.known.as_ref().is_some_and(same);
+        if is_new {
+            self.known = Some(Known {
+                hops: view.hops().to_vec(),
+                capacity: request.by_number().map(|peer| peer.capacity).collect(),
+                page_ns: request.by_number().map(|peer| peer.page_ns).collect(),
+            });
+        }
         let question = Question {
             node: self.number,
             rng: rng.state(),
             free: view.frees(),
             avoid: request.avoid().iter().map(|peer| peer.0).collect(),
-            hops: is_new.then(|| view.hops()),
-            capacity: is_new.then(|| request.peers().map(|peer| peer.capacity).collect()),
+            known: self.known.as_ref().filter(|_| is_new),
         };
         let answer = self.process.lock().expect("no holder panics").ask(&question)?;
         *rng = Rng::new(answer.rng);

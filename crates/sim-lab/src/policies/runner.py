@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 
-Peer = collections.namedtuple("Peer", "number free capacity hops avoid")
+Peer = collections.namedtuple("Peer", "number free capacity hops avoid page_ns")
 
 
 class Random:
@@ -63,12 +63,16 @@ def make_policies(source, path):
 
 def answer(question, nodes, make, random):
     number = question["node"]
-    if number not in nodes:
-        nodes[number] = (make(), question["hops"], question["capacity"])
-    choose, hops, capacity = nodes[number]
+    if "hops" in question:
+        # What changes only when a node joins.
+        choose = nodes[number][0] if number in nodes else make()
+        hops = question["hops"]
+        nearest = sorted(range(len(hops)), key=hops.__getitem__)
+        nodes[number] = (choose, nearest, hops, question["capacity"], question["page_ns"])
+    choose, nearest, hops, capacity, page_ns = nodes[number]
     avoid = question["avoid"]
     free = question["free"]
-    peers = [Peer(at, free[at], capacity[at], hops[at], at in avoid) for at in range(len(free))]
+    peers = [Peer(at, free[at], capacity[at], hops[at], at in avoid, page_ns[at]) for at in nearest]
     random.state = question["rng"]
     chosen = choose(peers, random)
     if isinstance(chosen, Peer):

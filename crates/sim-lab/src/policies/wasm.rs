@@ -17,14 +17,15 @@ use wasmi::{
     StoreLimits, StoreLimitsBuilder, TypedFunc,
 };
 
-/// Version of the interface: what the module's `placement_abi` has to return.
-pub const ABI: i32 = 1;
+/// Versions of the interface: what the module's `placement_abi` may return.
+pub const ABIS: [i32; 2] = [1, 2];
 /// Instructions that one decision may take, and the start of an instance.
 pub const FUEL: u64 = 10_000_000;
 /// Memory of one instance, bytes.
 pub const MEMORY_BYTES_MAX: usize = 16 << 20;
-/// Bytes of one peer in the module's buffer: free frames, capacity, hops and flags, little-endian.
-pub const PEER_BYTES: usize = 16;
+/// Words of one peer in the module's buffer, little-endian: free frames, capacity, hops, flags, and
+/// from version 2 on the time in which it takes a page, ns.
+const PEER_WORDS: usize = 5;
 /// Flag of a peer that the page must not go to.
 pub const FLAG_AVOID: u32 = 1;
 /// The answer that sends the page to disk.
@@ -33,7 +34,7 @@ pub const DISK: i32 = -1;
 /// Functions that a module has to export, with what they are for.
 const EXPORTS: [(&str, &str); 4] = [
     ("memory", "its memory"),
-    ("placement_abi", "() -> i32: the version of the interface, 1"),
+    ("placement_abi", "() -> i32: the version of the interface, 1 or 2"),
     ("peers_buffer", "(peers: i32) -> i32: the address of its buffer for so many peers"),
     ("choose", "(peers: i32) -> i32: the number of the peer, or -1 for disk"),
 ];
@@ -98,9 +99,11 @@ impl Wasm {
         let abi: TypedFunc<(), i32> = function(&instance, &store, "placement_abi")?;
         let version =
             abi.call(&mut store, ()).map_err(|error| failed("in placement_abi", &error))?;
-        if version != ABI {
+        if !ABIS.contains(&version) {
+            let [old, new] = ABIS;
             return Err(PolicyError(format!(
-                "is of version {version} of the interface, and this program has version {ABI}: build it for that"
+                "is of version {version} of the interface, and this program has versions {old} and {new}: build it for one \
+                 of them"
             )));
         }
         Ok(Node {
@@ -108,6 +111,7 @@ impl Wasm {
             peers_buffer: function(&instance, &store, "peers_buffer")?,
             choose: function(&instance, &store, "choose")?,
             store,
+            words: if version == 1 { PEER_WORDS - 1 } else { PEER_WORDS },
             buffer: None,
             bytes: Vec::new(),
         })
@@ -132,8 +136,10 @@ struct Node {
     memory: Memory,
     peers_buffer: TypedFunc<i32, i32>,
     choose: TypedFunc<i32, i32>,
-    /// Address of the module's buffer, once it was asked for.
-    buffer: Option<usize>,
+    /// Words of one peer, in the module's version of the interface.
+    words: usize,
+    /// Address of the module's buffer, and for how many peers it was asked for.
+    buffer: Option<(usize, i32)>,
     /// What is written there; reused.
     bytes: Vec<u8>,
 }
@@ -147,27 +153,30 @@ impl std::fmt::Debug for Node {
 impl Node {
     fn write_peers(&mut self, request: &Request<'_>, peers: i32) -> Result<(), PolicyError> {
         let buffer = match self.buffer {
-            Some(buffer) => buffer,
-            None => {
+            Some((buffer, room)) if room == peers => buffer,
+            _ => {
                 let address = self
                     .peers_buffer
                     .call(&mut self.store, peers)
                     .map_err(|error| failed("in peers_buffer", &error))?;
-                *self.buffer.insert(address as u32 as usize)
+                self.buffer.insert((address as u32 as usize, peers)).0
             }
         };
         self.bytes.clear();
-        for peer in request.peers() {
+        for peer in request.by_number() {
             let flags = if peer.avoid { FLAG_AVOID } else { 0 };
-            for word in [peer.free, peer.capacity, peer.hops.into(), flags] {
+            let words: [u32; PEER_WORDS] =
+                [peer.free, peer.capacity, peer.hops.into(), flags, peer.page_ns];
+            for word in &words[..self.words] {
                 self.bytes.extend_from_slice(&word.to_le_bytes());
             }
         }
         self.memory.write(&mut self.store, buffer, &self.bytes).map_err(|_| {
             PolicyError(format!(
                 "has its buffer for {peers} peers at address {buffer}, and {} bytes from there are beyond its memory: \
-                 peers_buffer has to return the address of {PEER_BYTES} bytes for each peer",
-                self.bytes.len()
+                 peers_buffer has to return the address of {} bytes for each peer",
+                self.bytes.len(),
+                self.words * 4
             ))
         })
     }

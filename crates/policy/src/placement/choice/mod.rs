@@ -85,6 +85,17 @@ impl Choice for AnyChoice {
     }
 }
 
+/// One of the best candidates by `rank`, each with the same probability.
+fn best_by<R: Ord>(
+    view: &View,
+    avoid: Avoid,
+    rng: &mut Rng,
+    rank: impl Fn(Peer, u32) -> R,
+) -> Option<Peer> {
+    let best = view.candidates(avoid).map(|(peer, free)| rank(peer, free)).max()?;
+    any_of(view, avoid, rng, |peer, free| rank(peer, free) == best)
+}
+
 /// One of the candidates that `best` accepts, each with the same probability: two passes, one
 /// random number.
 fn any_of(

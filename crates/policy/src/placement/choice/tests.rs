@@ -93,3 +93,63 @@ fn two_choices_prefer_the_better_peer() {
         .count();
     assert!((700..800).contains(&better), "{better} of 1000; three quarters are expected");
 }
+
+/// Peers with free frames, all frames, hops and speed.
+fn unlike(peers: &[(u32, u32, u16, u32)]) -> View {
+    let hops = peers.iter().map(|peer| peer.2).collect();
+    let around = Neighbourhood::new(hops, peers.iter().map(|peer| peer.1).collect());
+    let around = around.with_speeds(peers.iter().map(|peer| peer.3).collect());
+    let mut view = View::new(Arc::new(around));
+    (0..).zip(peers).for_each(|(place, peer)| view.set(Peer(place), peer.0));
+    view
+}
+
+/// How often each peer is chosen, of 1000 times.
+fn chosen(kind: &PlacementKind, view: &View) -> Vec<u32> {
+    let (mut choice, mut rng) = (AnyChoice::new(kind, None), Rng::new(9));
+    let mut counts = vec![0; view.len()];
+    for _ in 0..1000 {
+        let peer = choice.choose(view, Avoid::default(), &mut rng).expect("some are free");
+        counts[usize::from(peer.0)] += 1;
+    }
+    counts
+}
+
+#[test]
+fn of_equal_peers_the_fastest_gets_the_page() {
+    let who = |kind: PlacementKind, peers: &[(u32, u32, u16, u32)]| {
+        let counts = chosen(&kind, &unlike(peers));
+        (0..peers.len()).filter(|&peer| counts[peer] > 0).collect::<Vec<_>>()
+    };
+    // The speed of the last but one is unknown; the last is farther, or has less free.
+    let near = [(5, 64, 1, 300), (3, 64, 1, 100), (9, 64, 1, 100), (9, 64, 1, 0), (9, 64, 2, 1)];
+    assert_eq!(who(PlacementKind::Nearest, &near), [1, 2]);
+    let free = [(5, 64, 1, 300), (5, 64, 1, 100), (5, 64, 1, 0), (4, 64, 1, 1), (5, 64, 9, 100)];
+    assert_eq!(who(PlacementKind::MostFree, &free), [1, 4]);
+    let per_hop = [(4, 64, 1, 300), (8, 64, 2, 100), (8, 64, 2, 0), (7, 64, 2, 1)];
+    assert_eq!(who(PlacementKind::WeightedNearest, &per_hop), [1]);
+    let two = chosen(&PlacementKind::TwoChoices, &unlike(&[(32, 64, 1, 300), (4, 8, 1, 100)]));
+    assert!((700..800).contains(&two[1]), "{two:?}; three quarters are expected");
+    // Where others are chosen for another reason, speed does not matter.
+    assert_eq!(who(PlacementKind::Random, &near).len(), 5);
+}
+
+#[test]
+fn frames_are_compared_with_all_frames_of_a_peer() {
+    let unlike = unlike(&[(6, 64, 1, 0), (6, 8, 1, 0), (5, 5, 1, 0)]);
+    assert_eq!(chosen(&PlacementKind::MostFree, &unlike), [0, 1000, 0]);
+    let two = chosen(&PlacementKind::TwoChoices, &unlike);
+    // All free, three quarters free, and a tenth: five, three and one of nine pairs.
+    assert!(two[2] > two[1] && two[1] > 2 * two[0], "{two:?}");
+}
+
+#[test]
+fn peers_of_the_same_speed_are_chosen_as_if_it_were_unknown() {
+    let with = |page_ns| {
+        let peers: Vec<_> = (0..9).map(|at| (at % 4, 16, 1 + at as u16 / 3, page_ns)).collect();
+        unlike(&peers)
+    };
+    for kind in PlacementKind::ALL {
+        assert_eq!(chosen(&kind, &with(700)), chosen(&kind, &with(0)), "{kind:?}");
+    }
+}

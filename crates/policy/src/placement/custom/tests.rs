@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::placement::choice::{AnyChoice, MostFree};
 use crate::placement::hearing::Stamp;
-use crate::placement::view::Neighbourhood;
+use crate::placement::view::{Neighbourhood, PeerKind};
 use crate::placement::{
     Command, Event, Leaving, PlacementConfig, PlacementKind, Placer, ReservationKind, Shared,
 };
@@ -83,16 +83,36 @@ fn same_answers_give_the_same_commands() {
 
 #[test]
 fn requests_show_what_is_known_about_each_peer() {
-    let mut view =
-        View::new(Arc::new(Neighbourhood::new(vec![1, 2, 2].into(), vec![16, 8, 64].into())));
+    let around = Neighbourhood::new(vec![1, 2, 2].into(), vec![16, 8, 64].into());
+    let mut view = View::new(Arc::new(around.with_speeds(vec![300, 0, 200])));
     view.set(Peer(1), 0);
     let request = Request::new(&view, Avoid::new([None, Some(Peer(2))]));
-    let peers: Vec<(u16, u32, u32, u16, bool)> = request
-        .peers()
-        .map(|peer| (peer.peer.0, peer.free, peer.capacity, peer.hops, peer.avoid))
-        .collect();
-    assert_eq!(peers, [(0, 16, 16, 1, false), (1, 0, 8, 2, false), (2, 64, 64, 2, true)]);
+    let brief = |peer: PeerState| {
+        (peer.peer.0, peer.free, peer.capacity, peer.hops, peer.page_ns, peer.avoid)
+    };
+    let peers: Vec<_> = request.peers().map(brief).collect();
+    let known = [(0, 16, 16, 1, 300, false), (1, 0, 8, 2, 0, false), (2, 64, 64, 2, 200, true)];
+    assert_eq!(peers, known);
     assert_eq!(request.candidates().map(|peer| peer.peer).collect::<Vec<_>>(), [Peer(0)]);
+}
+
+/// A peer that joined is the nearest, and has the greatest number.
+#[test]
+fn peers_that_join_get_the_next_number() {
+    let mut view = View::new(Arc::new(Neighbourhood::alike(vec![2, 3].into(), 16)));
+    let joined = view.add(PeerKind { hops: 1, frames: 8, page_ns: 70 });
+    view.set(joined, 5);
+    view.set(Peer(0), 0);
+    let request = Request::new(&view, Avoid::default());
+    let numbers = |peers: &mut dyn Iterator<Item = PeerState>| -> Vec<(u16, u32)> {
+        peers.map(|peer| (peer.peer.0, peer.page_ns)).collect()
+    };
+    assert_eq!(numbers(&mut request.peers()), [(2, 70), (0, 0), (1, 0)]);
+    assert_eq!(numbers(&mut request.by_number()), [(0, 0), (1, 0), (2, 70)]);
+    // What is refused about an answer is about the peer of that number.
+    assert_eq!(refusal(&request, joined), None);
+    let refused = refusal(&request, Peer(0)).expect("it has no free frame");
+    assert!(refused.starts_with("chose peer 0, which has no free frame"), "{refused}");
 }
 
 #[test]

@@ -47,24 +47,27 @@ impl Member {
         self.fetch(page, needed, out);
     }
 
-    /// Requests up to `count` of the pieces that have not arrived, from the nearest nodes.
+    /// Requests up to `count` of the pieces that have not arrived, from the nearest nodes, and of
+    /// those from the fastest.
     fn fetch(&self, page: u64, count: usize, out: &mut Vec<Command>) {
         let Some(entry) = self.owned.pages.get(&page) else { return };
         let Some(wanted) = entry.wanted else { return };
-        let mut from: Vec<(u16, u8, At)> = (0..)
+        let mut from: Vec<(u16, u32, u8, At)> = (0..)
             .zip(&entry.places)
             .filter(|(piece, _)| wanted.got & 1 << piece == 0)
             .filter_map(|(piece, place)| place.at.map(|at| (piece, at)))
             .map(|(piece, at)| {
-                let hops = self
+                let view = self.base.placer.view();
+                let near = self
                     .base
                     .peer(at.node)
-                    .map(|peer| self.base.placer.view().hops()[usize::from(peer.0)]);
-                (hops.unwrap_or(u16::MAX), piece, at)
+                    .map(|peer| (view.hops()[usize::from(peer.0)], view.slowness(peer)));
+                let (hops, slowness) = near.unwrap_or((u16::MAX, u32::MAX));
+                (hops, slowness, piece, at)
             })
             .collect();
-        from.sort_unstable_by_key(|&(hops, piece, _)| (hops, piece));
-        for (_, piece, at) in from.into_iter().take(count) {
+        from.sort_unstable_by_key(|&(hops, slowness, piece, _)| (hops, slowness, piece));
+        for (.., piece, at) in from.into_iter().take(count) {
             let (name, number, id) = (self.name(page, piece), at.number, wanted.id);
             send(at.node, Note::Fetch { name, number, id }, out);
         }

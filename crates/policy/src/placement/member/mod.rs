@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub use message::{Name, Note, Number, Store};
 
 use super::placer::{self, Placer, Shared};
-use super::view::Peer;
+use super::view::{Peer, PeerKind};
 use super::{Arrival, Leaving, Stamp};
 use host::Hosted;
 use owner::Owned;
@@ -59,10 +59,8 @@ pub enum Event {
     Joined {
         /// The node.
         node: u32,
-        /// Hops to it.
-        hops: u16,
-        /// All of its frames.
-        frames: u32,
+        /// Its distance, frames and speed.
+        kind: PeerKind,
     },
     /// A node has left for good: what it kept is lost.
     Left(u32),
@@ -279,6 +277,11 @@ impl Member {
         self.base.epoch
     }
 
+    /// The peers, in the order in which the placer numbers them.
+    pub fn peers(&self) -> &[u32] {
+        &self.base.nodes
+    }
+
     /// Frames promised to others.
     pub fn promised(&self) -> u32 {
         self.base.placer.promised()
@@ -348,7 +351,7 @@ impl Member {
                 }
                 self.hurry(node, out);
             }
-            Event::Joined { node, hops, frames } => self.joined(node, hops, frames),
+            Event::Joined { node, kind } => self.joined(node, kind),
             Event::Left(node) => {
                 if let Some(peer) = self.base.peer(node) {
                     self.ask_placer(now_ns, placer::Event::Left(peer), out);
@@ -360,9 +363,9 @@ impl Member {
         }
     }
 
-    fn joined(&mut self, node: u32, hops: u16, frames: u32) {
+    fn joined(&mut self, node: u32, kind: PeerKind) {
         let known = self.base.peer(node);
-        let peer = self.base.placer.join(known, hops, frames);
+        let peer = self.base.placer.join(known, kind);
         if known.is_none() {
             self.base.nodes.push(node);
             self.base.peers.insert(node, peer);

@@ -89,7 +89,7 @@ impl Cluster {
         let node = self.members.len() as u32;
         let shared = Arc::new(self.shared.for_others(around(node + 1), 16));
         self.members.push(start(&shared, node, 1, node + 1, self.now_ns));
-        self.tell_others(node, &Event::Joined { node, hops: 1, frames: 16 });
+        self.tell_others(node, &joined(node, 16));
         node
     }
 
@@ -142,6 +142,10 @@ fn around(count: u32) -> Neighbourhood {
 fn start(shared: &Arc<Shared>, me: u32, epoch: u32, count: u32, now_ns: u64) -> Member {
     let others = (0..count).filter(|&other| other != me).collect();
     Member::new(shared.clone(), me, epoch, others, u64::from(me) + 1, now_ns)
+}
+
+fn joined(node: u32, frames: u32) -> Event {
+    Event::Joined { node, kind: PeerKind { hops: 1, frames, page_ns: 1000 } }
 }
 
 fn any(_: &Note) -> bool {
@@ -367,7 +371,7 @@ fn node_that_left_returns_under_its_id_as_an_empty_one() {
     assert!(places.len() == 2 && places.iter().all(|place| place.0 != node), "{places:?}");
     cluster.gone.clear();
     cluster.restart(node);
-    cluster.event(0, Event::Joined { node, hops: 1, frames: 32 });
+    cluster.event(0, joined(node, 32));
     let member = &cluster.members[0];
     let (peer, view) = (member.base.peer(node).unwrap(), member.placer().view());
     assert_eq!((view.len(), view.hops()[usize::from(peer.0)], view.capacity(peer)), (3, 1, 32));

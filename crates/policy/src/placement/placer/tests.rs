@@ -44,6 +44,10 @@ fn only(placer: &mut Placer, open: u16, free: u32) {
     });
 }
 
+fn kind(hops: u16) -> PeerKind {
+    PeerKind { hops, frames: 64, page_ns: 0 }
+}
+
 #[test]
 fn page_goes_to_free_peer_or_disk() {
     let mut placer = placer(|_| ());
@@ -400,16 +404,16 @@ fn what_was_told_is_told_again() {
 #[test]
 fn peers_join_and_return_under_the_same_name() {
     let mut placer = confirming(4, |_| ());
-    let peer = placer.join(None, 1, 64);
+    let peer = placer.join(None, kind(1));
     assert_eq!((peer, placer.view().free(peer)), (Peer(4), 0));
     commands(&mut placer, told(4, 1, 1, 9));
     assert_eq!(placer.view().free(peer), 9);
-    assert_eq!(placer.join(Some(peer), 2, 64), peer);
+    assert_eq!(placer.join(Some(peer), kind(2)), peer);
     assert_eq!((placer.view().free(peer), placer.view().hops()[4]), (0, 2));
     commands(&mut placer, Event::Left(peer));
     commands(&mut placer, told(4, 1, 2, 9));
     assert_eq!(placer.view().free(peer), 0, "it has left");
-    placer.join(Some(peer), 2, 64);
+    placer.join(Some(peer), kind(2));
     commands(&mut placer, told(4, 1, 3, 9));
     assert_eq!(placer.view().free(peer), 9);
 }
@@ -440,14 +444,14 @@ fn peers_that_join_are_in_the_order_of_their_distance() {
         placer.view().nearest_first().map(|peer| peer.0).collect()
     };
     let mut placer = confirming(0, |_| ());
-    placer.join(None, 3, 64);
-    let near = placer.join(None, 1, 64);
+    placer.join(None, kind(3));
+    let near = placer.join(None, kind(1));
     assert_eq!(order(&placer), [0, 1, 5, 2, 3, 4]);
     commands(&mut placer, told(2, 1, 1, 9));
     commands(&mut placer, told(5, 1, 1, 9));
     let first = placer.view().candidates(Avoid::default()).next();
     assert_eq!(first, Some((near, 9)));
-    placer.join(Some(near), 4, 64);
+    placer.join(Some(near), kind(4));
     assert_eq!(order(&placer), [0, 1, 2, 3, 4, 5]);
 }
 
