@@ -246,7 +246,7 @@ mod tests {
         // Some are not written out while they have their defaults.
         assert!(all.len() > settings + OTHERS.len(), "{}", all.len());
         assert_eq!(find("network.model")[0].default, "\"fifo\"");
-        assert_eq!(find("event.kind")[0].words.len(), 4);
+        assert_eq!(find("event.kind")[0].words.len(), 5);
         let class = &find("node.class.access_ns")[0];
         assert!(class.kind.starts_with("nanoseconds") && class.default.is_empty(), "{class:?}");
         assert!(find("event")[0].kind.contains("[[event]]"));

@@ -69,7 +69,7 @@ fn one_cluster_with_two_seeds() {
 #[test]
 fn clusters_of_the_examples() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim");
-    for name in ["leaf-spine", "graph", "matrix", "failures", "faults", "tiers"] {
+    for name in ["leaf-spine", "graph", "matrix", "failures", "faults", "joining", "tiers"] {
         let config =
             read_cluster(&directory.join(name).with_extension("toml"), &Policies::new()).unwrap();
         let seeds = [1, 2];

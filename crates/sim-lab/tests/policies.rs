@@ -159,6 +159,24 @@ fn policies_see_how_fast_peers_are() {
     assert_eq!(run(""), outcomes(&cluster("nearest"), 1).unwrap());
 }
 
+/// The buffer of a module grows, a file is told of the new peer, and numbers are not places any more.
+#[test]
+fn own_policies_bear_peers_that_join() {
+    let joining = "policy.confirm = true\npolicy.refresh_ns = \"5ms\"\n\
+        event = [{time_ns = \"40ms\", kind = \"node_joins\", which = \"5\"}]\n";
+    let with = |placement: &str, more: &str| {
+        let text = format!("{}{UNLIKE}{more}", text(placement));
+        let settings = Settings::parse(&in_examples("c.toml"), &text).unwrap();
+        outcomes(&cluster_of(settings).unwrap(), 1).unwrap()
+    };
+    let built_in = with("nearest", joining);
+    assert_ne!(built_in, with("nearest", "policy.confirm = true\npolicy.refresh_ns = \"5ms\"\n"));
+    assert_eq!(with("wasm:nearest.wat", joining), built_in);
+    if has_python() {
+        assert_eq!(with("python:nearest.py", joining), built_in);
+    }
+}
+
 #[test]
 fn reservations_and_bids_use_own_policies_too() {
     for more in [

@@ -1,4 +1,4 @@
-//! Events by script: links and nodes that fail and return at given times.
+//! Events by script: links and nodes that fail and return, and nodes that join, at given times.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,13 @@ impl Outages {
     pub fn new(config: &Config, topology: &Topology) -> Self {
         let steps = config.event.iter().map(|event| step(event, topology));
         // They were valid, or there were no engine.
-        Outages { steps: steps.filter_map(Result::ok).collect(), ..Outages::default() }
+        let steps = steps.filter_map(Result::ok).collect();
+        Outages { steps, nodes_down: joiners(config, topology), ..Outages::default() }
+    }
+
+    /// Nodes that are not there at the beginning.
+    pub fn absent(&self) -> &BTreeSet<u32> {
+        &self.nodes_down
     }
 
     /// The time of each step, ns.
@@ -178,7 +184,38 @@ pub fn links_fail(config: &Config) -> bool {
 
 /// Whether nodes fail by script.
 pub fn nodes_fail(config: &Config) -> bool {
-    config.event.iter().any(|event| !event.is_of_link())
+    config.event.iter().any(|event| event.kind == ScriptKind::NodeFails)
+}
+
+/// The nodes that join by script: until then they are not there.
+pub fn joiners(config: &Config, topology: &Topology) -> BTreeSet<u32> {
+    let joins = config.event.iter().filter(|event| event.kind == ScriptKind::NodeJoins);
+    joins.filter_map(|event| topology.vertex(event.which.trim())).collect()
+}
+
+/// What is wrong with the events of nodes that join: which event, and why.
+pub fn wrong_joins(config: &Config, topology: &Topology) -> Vec<(usize, String)> {
+    let of_node = |event: &ScriptEvent, node: u32| {
+        !event.is_of_link() && topology.vertex(event.which.trim()) == Some(node)
+    };
+    let mut wrong = Vec::new();
+    for (number, join) in config.event.iter().enumerate() {
+        let Some(node) = topology.vertex(join.which.trim()) else { continue };
+        if join.kind != ScriptKind::NodeJoins {
+            continue;
+        }
+        let others = config.event.iter().enumerate().filter(|&(other, _)| other != number);
+        for (other, event) in others.filter(|(_, event)| of_node(event, node)) {
+            if event.kind == ScriptKind::NodeJoins && other > number {
+                wrong.push((other, format!("node {node} joins twice; use node_returns")));
+            } else if event.kind != ScriptKind::NodeJoins && event.time_ns <= join.time_ns {
+                let time_ns = join.time_ns;
+                let what = format!("node {node} is not there before it joins at {time_ns} ns");
+                wrong.push((other, what));
+            }
+        }
+    }
+    wrong
 }
 
 /// What an event means on `topology`.
@@ -199,7 +236,7 @@ pub fn step(event: &ScriptEvent, topology: &Topology) -> Result<Step, String> {
         })?;
         What::Node(node)
     };
-    let up = matches!(event.kind, ScriptKind::LinkReturns | ScriptKind::NodeReturns);
+    let up = !matches!(event.kind, ScriptKind::LinkFails | ScriptKind::NodeFails);
     Ok(Step { time_ns: event.time_ns, what, up })
 }
 

@@ -1,13 +1,15 @@
 //! What a cluster is made of before anything happens: topology, nodes, disks, and what the placers of
 //! its nodes share.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hiroma_policy::placement::{Neighbourhood, Peer, PlacementConfig, ScopeKind, Shared};
+use hiroma_policy::placement::{Neighbourhood, Peer, PeerKind, PlacementConfig, ScopeKind, Shared};
 
 use crate::classes::{self, Specs};
 use crate::config::Config;
 use crate::disk::Disks;
+use crate::script;
 use crate::topology::Topology;
 
 /// A cluster.
@@ -42,9 +44,10 @@ impl Site {
         let specs = Specs::new(config);
         let disks = disks(config, &topology, seed);
         let diameter = config.diameter().min(u64::from(u16::MAX)) as u16;
-        let alike = topology.is_regular() && specs.alike();
+        let absent = script::joiners(config, &topology);
+        let alike = topology.is_regular() && specs.alike() && absent.is_empty();
         let kinds = if alike { 1 } else { topology.nodes() };
-        let of = |node: u32| (around(&topology, &specs, node), specs.of(node).frames);
+        let of = |node: u32| (around(&topology, &specs, &absent, node), specs.of(node).frames);
         let (first_around, frames) = of(0);
         let first = Shared::new(policy.clone(), first_around, frames, diameter);
         let others = (1..kinds).map(of).map(|(around, frames)| first.for_others(around, frames));
@@ -54,13 +57,27 @@ impl Site {
     }
 }
 
-/// The domain of `node`.
-fn around(topology: &Topology, specs: &Specs, node: u32) -> Neighbourhood {
-    let hops = topology.peer_hops(node);
-    let peers = || (0..hops.len() as u16).map(|peer| topology.peer(node, Peer(peer)));
-    let capacities = peers().map(|peer| specs.of(peer).frames).collect();
-    let speeds = peers().map(|peer| specs.page_ns(peer)).collect();
-    Neighbourhood::new(hops, capacities).with_speeds(speeds)
+/// The nodes of a domain with what they are, nearest first.
+pub fn domain(topology: &Topology, specs: &Specs, node: u32) -> Vec<(u32, PeerKind)> {
+    let hops = (0..).zip(topology.peer_hops(node));
+    let with_kind = hops.map(|(peer, hops)| {
+        let other = topology.peer(node, Peer(peer));
+        let (frames, page_ns) = (specs.of(other).frames, specs.page_ns(other));
+        (other, PeerKind { hops, frames, page_ns })
+    });
+    with_kind.collect()
+}
+
+/// The domain of `node`, without nodes that are not there yet.
+fn around(topology: &Topology, specs: &Specs, absent: &BTreeSet<u32>, node: u32) -> Neighbourhood {
+    let mut domain = domain(topology, specs, node);
+    domain.retain(|(other, _)| !absent.contains(other));
+    let all = || domain.iter().map(|&(_, kind)| kind);
+    Neighbourhood::new(
+        all().map(|kind| kind.hops).collect(),
+        all().map(|kind| kind.frames).collect(),
+    )
+    .with_speeds(all().map(|kind| kind.page_ns).collect())
 }
 
 fn disks(config: &Config, topology: &Topology, seed: u64) -> Disks {

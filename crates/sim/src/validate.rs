@@ -396,15 +396,28 @@ impl Config {
             problems.add("event", message);
             return;
         }
-        if self.load.trace.is_some() && script::nodes_fail(self) {
-            let what = "nodes do not fail while a recording is replayed; leave those events out";
+        let topology = Topology::new(self, 1, 1);
+        let joiners = script::joiners(self, &topology);
+        if self.load.trace.is_some() && (script::nodes_fail(self) || !joiners.is_empty()) {
+            let what = "nodes do not fail and do not join while a recording is replayed; leave those \
+                        events out";
             problems.add("event", what.to_owned());
         }
-        let topology = Topology::new(self, 1, 1);
+        if !joiners.is_empty() && !self.confirms() {
+            let what = "nodes join where messages are confirmed; set policy.confirm = true, or any of \
+                        `faults`";
+            problems.add("event", what.to_owned());
+        }
+        if joiners.len() as u64 >= self.nodes() {
+            problems.add("event", "all nodes join; leave one that is there before".to_owned());
+        }
         for (number, event) in self.event.iter().enumerate() {
             if let Err(what) = script::step(event, &topology) {
                 problems.add_at("event", number, what);
             }
+        }
+        for (number, what) in script::wrong_joins(self, &topology) {
+            problems.add_at("event", number, what);
         }
     }
 

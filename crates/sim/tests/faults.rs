@@ -2,11 +2,12 @@
 //! failing, no page is lost that a copy survives, none is in two versions, nobody waits for ever,
 //! and nothing is left over.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use hiroma_policy::placement::{
-    FailureKind, InformationKind, PlacementConfig, PlacementKind, ReplacementKind, ReservationKind,
-    Rng, ScopeKind,
+    CustomPlacement, FailureKind, InformationKind, Peer, PlacementConfig, PlacementKind,
+    PlacementPolicy, PolicyError, ReplacementKind, Request, ReservationKind, Rng, ScopeKind,
 };
 use hiroma_sim::{
     Canary, Config, GraphLink, LatencyMatrix, NetworkGraph, NetworkModel, NodeClass, OutageConfig,
@@ -108,6 +109,95 @@ fn a_node_that_restarts_in_a_drain_takes_no_guests() {
     let loads = outcome.observed.expect("it was asked for").loads;
     let guests: Vec<u64> = loads.iter().map(|load| load.guests).collect();
     assert!(guests[2] == 0 && guests.iter().sum::<u64>() > 20, "{guests:?}");
+}
+
+fn join(time_ms: u64, node: u32) -> ScriptEvent {
+    ScriptEvent { time_ns: time_ms * MS, kind: ScriptKind::NodeJoins, which: node.to_string() }
+}
+
+#[test]
+fn the_frames_of_a_node_that_joins_come_to_be_used() {
+    let guests = |from_ms: u64, until_ms: u64| {
+        let mut config = small();
+        config.load.arrivals_per_s = 60.0;
+        config.faults.loss = 0.05;
+        config.event = vec![join(200, 4)];
+        (config.run.warmup_ns, config.run.samples) = (from_ms * MS, 200);
+        config.run.duration_ns = (until_ms - from_ms) * MS;
+        // Whatever is lost, stale or left over would be an error.
+        let outcome = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((outcome.pages_lost, outcome.node_failures), (0, 0));
+        let loads = outcome.observed.expect("it was asked for").loads;
+        loads.iter().map(|load| load.guests).collect::<Vec<u64>>()
+    };
+    let (before, after) = (guests(10, 199), guests(260, 500));
+    assert!(before[4] == 0 && before.iter().sum::<u64>() > 100, "{before:?}");
+    assert!(after[4] > 20, "{after:?}");
+}
+
+/// Notes what it sees of the peer that has 20 frames, and of how many peers.
+#[derive(Debug)]
+struct Watching(Arc<Mutex<BTreeSet<(usize, u16, u32)>>>);
+
+impl PlacementPolicy for Watching {
+    fn choose(&mut self, request: &Request<'_>, _: &mut Rng) -> Result<Option<Peer>, PolicyError> {
+        let mut seen = self.0.lock().expect("no panic");
+        let new = request.peers().find(|peer| peer.capacity == 20);
+        seen.extend(new.map(|new| (request.len(), new.hops, new.page_ns)));
+        Ok(request.candidates().max_by_key(|peer| peer.free).map(|peer| peer.peer))
+    }
+}
+
+#[test]
+fn a_node_that_joins_is_known_at_its_distance_with_its_frames_and_speed() {
+    let mut config = small();
+    (config.topology.kind, config.topology.dims) = (TopologyKind::Torus2d, vec![4, 2]);
+    config.policy.domain_radius = 3;
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let noted = seen.clone();
+    config.policy.placement =
+        PlacementKind::Custom(CustomPlacement::new("watching", move || Watching(noted.clone())));
+    config.node.class = vec![NodeClass {
+        nodes: "5".into(),
+        frames: Some(20),
+        page_handler_ns: Some(1_000),
+        ..NodeClass::default()
+    }];
+    config.event = vec![join(100, 5)];
+    // One that restarts knows the node that joined, too.
+    config.faults.crashes = vec![outage(1, 150, 160)];
+    run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    let seen = seen.lock().expect("no panic");
+    // 8256 bytes at 100 MB/s, 5 us for any message and 1 us for a page.
+    let at = |hops| (7, hops, 88_560);
+    assert_eq!(*seen, BTreeSet::from([at(1), at(2), at(3)]));
+}
+
+#[test]
+fn nodes_that_cannot_join_are_refused() {
+    let told = |change: &dyn Fn(&mut Config)| {
+        let mut config = small();
+        config.event = vec![join(100, 4)];
+        change(&mut config);
+        let problems = config.validate().err().unwrap_or_default();
+        problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(told(&|_| ()), "");
+    let refused = told(&|config| config.policy.confirm = false);
+    assert!(
+        refused.starts_with("event: nodes join where messages are confirmed; set"),
+        "{refused}"
+    );
+    let refused = told(&|config| config.event.push(join(200, 4)));
+    assert_eq!(refused, "event[1]: node 4 joins twice; use node_returns");
+    let refused = told(&|config| {
+        config.event[0].time_ns = 50 * MS;
+        let kind = ScriptKind::NodeFails;
+        config.event.insert(0, ScriptEvent { time_ns: 20 * MS, kind, which: "4".into() });
+    });
+    assert_eq!(refused, "event[0]: node 4 is not there before it joins at 50000000 ns");
+    let refused = told(&|config| config.event = (0..6).map(|node| join(5, node)).collect());
+    assert_eq!(refused, "event: all nodes join; leave one that is there before");
 }
 
 /// Links of a node that fail for longer than any wait: what waits for them is not stuck.
@@ -292,6 +382,9 @@ fn unlike(seed: u64) -> Config {
             let Some(time_ns) = time_ns else { continue };
             config.event.push(ScriptEvent { time_ns, kind, which: which.to_owned() });
         }
+    }
+    if pick(4) == 0 {
+        config.event.push(join(u64::from(pick(380)), 3));
     }
     config
 }

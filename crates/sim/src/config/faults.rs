@@ -16,6 +16,9 @@ pub enum ScriptKind {
     NodeFails,
     /// It is back, with empty memory.
     NodeReturns,
+    /// A node that was not there from the beginning joins: the others are told. Its threads wait
+    /// for it until then. Needs `policy.confirm` or `faults`.
+    NodeJoins,
 }
 
 /// An event at a given time (`[[event]]`). At the end of a run everything works again, so that

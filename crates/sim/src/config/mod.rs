@@ -50,9 +50,10 @@ pub struct Config {
     pub faults: FaultConfig,
     /// Duration, and what is measured and checked.
     pub run: RunConfig,
-    /// Links and nodes that fail and return at given times: `time_ns`, `kind` (`link_fails`,
-    /// `link_returns`, `node_fails`, `node_returns`) and `which`, as in `"7"` (a node), `"3 - 4"` (a
-    /// link, both directions), `"3 -> 4"` (one).
+    /// Links and nodes that fail and return, and nodes that join, at given times: `time_ns`, `kind`
+    /// (`link_fails`, `link_returns`, `node_fails`, `node_returns`; with `policy.confirm` or `faults`
+    /// also `node_joins`: the node is not there before) and `which`, as in `"7"` (a node), `"3 - 4"`
+    /// (a link, both directions), `"3 -> 4"` (one).
     #[serde(skip_serializing_if = "is_unset")]
     pub event: Vec<ScriptEvent>,
 }

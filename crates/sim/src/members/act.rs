@@ -77,8 +77,9 @@ impl Engine<'_> {
         match command {
             Command::Send { to, note, content: of } => self.send(number, to, note, of),
             Command::SendToPeers(note) => {
-                for peer in 0..self.shared.of(number).peers() {
-                    let to = self.topology.peer(number, hiroma_policy::placement::Peer(peer));
+                let member = self.nodes[number as usize].member.as_ref();
+                let peers = member.map_or_else(Vec::new, |member| member.peers().to_vec());
+                for to in peers {
                     self.send_note(number, to, note.clone(), 0);
                 }
             }

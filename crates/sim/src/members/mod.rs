@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use hiroma_policy::placement::member::{Event, Member};
 use hiroma_policy::placement::replacement::AnyRanking;
-use hiroma_policy::placement::{Peer, PlacementConfig, PolicyError, Rng};
+use hiroma_policy::placement::{PeerKind, PlacementConfig, PolicyError, Rng};
 
 use crate::classes::Specs;
 use crate::config::{Canary, Config, OutageConfig};
@@ -30,7 +30,7 @@ use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::{Normal, exponential};
 use crate::script::{Downs, Outages, Scripted as _};
-use crate::site::{SharedByNodes, Site};
+use crate::site::{self, SharedByNodes, Site};
 use crate::topology::Topology;
 use faults::Faults;
 use mail::Post;
@@ -127,6 +127,9 @@ pub struct Engine<'a> {
     route: Vec<u32>,
     outages: Outages,
     downs: Downs,
+    /// Nodes that have not joined yet, and those that have.
+    absent: BTreeSet<u32>,
+    joined: BTreeSet<u32>,
     disks: Disks,
     nodes: Vec<Node>,
     specs: Specs,
@@ -180,6 +183,8 @@ impl<'a> Engine<'a> {
             route: Vec::new(),
             outages: Outages::default(),
             downs: Downs::default(),
+            absent: BTreeSet::new(),
+            joined: BTreeSet::new(),
             disks,
             nodes,
             specs,
@@ -291,8 +296,11 @@ impl<'a> Engine<'a> {
             self.observer = Some(Observer::new(samples, end_ns, self.nodes.len() as u64, frames));
         }
         self.at(self.config.run.warmup_ns, EventKind::Measure, 0);
+        self.plan_script();
         for node in 0..self.nodes.len() as u32 {
-            self.start_member(node);
+            if !self.absent.contains(&node) {
+                self.start_member(node);
+            }
             if node % MEMBERS_PER_LOOK == MEMBERS_PER_LOOK - 1 {
                 self.look(end_ns, control)?;
             }
@@ -300,7 +308,6 @@ impl<'a> Engine<'a> {
         if self.config.failures.mean_between_ns > 0 {
             self.plan_failure();
         }
-        self.plan_script();
         let faults = &self.config.faults;
         // Nodes do not fail any more after the end.
         for outage in faults.crashes.iter().filter(|outage| outage.from_ns <= end_ns) {
@@ -421,8 +428,12 @@ impl<'a> Engine<'a> {
     /// Starts a node in its next incarnation.
     fn start_member(&mut self, number: u32) {
         let shared = self.shared.of(number).clone();
-        let names = (0..shared.peers()).map(|peer| self.topology.peer(number, Peer(peer)));
-        let names = names.collect();
+        let domain = site::domain(&self.topology, &self.specs, number);
+        let (later, first): (Vec<_>, Vec<_>) = domain
+            .into_iter()
+            .filter(|(other, _)| !self.absent.contains(other))
+            .partition(|(other, _)| self.joined.contains(other));
+        let names = first.into_iter().map(|(other, _)| other).collect();
         let same = self.config.run.canary == Canary::SameEpoch;
         let (now_ns, frames) = (self.now_ns, self.specs.of(number).frames);
         let node = &mut self.nodes[number as usize];
@@ -431,7 +442,27 @@ impl<'a> Engine<'a> {
         let epoch = if same { 1 } else { node.epoch };
         node.member = Some(Member::new(shared, number, epoch, names, seed, now_ns));
         node.told_free = frames;
+        for (node, kind) in later {
+            self.tell(number, Event::Joined { node, kind }, None);
+        }
+        if self.absent.remove(&number) {
+            self.tell_of(number);
+        }
         self.plan_tick(number);
+    }
+
+    /// A node has joined: those around it are told.
+    fn tell_of(&mut self, number: u32) {
+        self.joined.insert(number);
+        for other in 0..self.nodes.len() as u32 {
+            let Some(peer) = self.topology.peer_of(other, number) else { continue };
+            let kind = PeerKind {
+                hops: self.topology.peer_hops(other)[usize::from(peer.0)],
+                frames: self.specs.of(number).frames,
+                page_ns: self.specs.page_ns(number),
+            };
+            self.tell(other, Event::Joined { node: number, kind }, None);
+        }
     }
 
     fn plan_tick(&mut self, number: u32) {

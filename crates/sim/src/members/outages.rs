@@ -12,6 +12,11 @@ impl Engine<'_> {
         for (number, time_ns) in (1..).zip(self.outages.times_ns()) {
             self.at(time_ns, EventKind::Fail, number);
         }
+        // A node that is not there yet is as one in an outage, which ends when it joins.
+        self.absent = self.outages.absent().clone();
+        for &node in &self.absent {
+            self.downs.begin(node);
+        }
     }
 }
 
