@@ -111,6 +111,27 @@ fn a_node_that_restarts_in_a_drain_takes_no_guests() {
     assert!(guests[2] == 0 && guests.iter().sum::<u64>() > 20, "{guests:?}");
 }
 
+#[test]
+fn attached_memory_answers_faults_without_the_network() {
+    let mut config = small();
+    (config.node.tier_frames, config.node.tier_access_ns) = (12, 3_000);
+    config.node.tier_bytes_per_s = 8_192_000_000;
+    let with = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    // Programs have 24 pages at most, and a node has 12 frames and 12 behind them.
+    assert!(with.tier_fetches > 50 && with.tier_stores >= with.tier_fetches, "{with:?}");
+    assert_eq!((with.page_outs, with.disk_accesses, with.placed_remote), (0, 0, 0));
+    // 3 us, and 1 us for the bytes.
+    assert_eq!(with.response_ns.mean(), Some(4000.0));
+    assert_eq!(with.response_tier_ns, 4000 * with.tier_fetches);
+    // With less behind them, what does not fit leaves, and comes back.
+    config.node.tier_frames = 5;
+    config.faults.loss = 0.05;
+    let some = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    assert!(some.tier_fetches > 50 && some.page_outs > 50, "{some:?}");
+    assert!(some.placed_remote > 20 && some.transfer_ns.count > 20, "{some:?}");
+    assert_eq!(some.pages_lost, 0);
+}
+
 fn join(time_ms: u64, node: u32) -> ScriptEvent {
     ScriptEvent { time_ns: time_ms * MS, kind: ScriptKind::NodeJoins, which: node.to_string() }
 }
@@ -385,6 +406,10 @@ fn unlike(seed: u64) -> Config {
     }
     if pick(4) == 0 {
         config.event.push(join(u64::from(pick(380)), 3));
+    }
+    if pick(3) == 0 {
+        config.node.tier_frames = 1 + pick(8);
+        config.node.tier_access_ns = u64::from(pick(3)) * 20_000;
     }
     config
 }

@@ -104,7 +104,7 @@ impl Engine<'_> {
     /// What holds between any two events.
     pub(super) fn audit(&mut self) {
         for number in 0..self.nodes.len() as u32 {
-            if let Some(what) = self.audit_node(number) {
+            if let Some(what) = self.audit_node(number).or_else(|| self.audit_tier(number)) {
                 self.wrong(format!("node {number} {what}"));
                 return;
             }

@@ -11,6 +11,7 @@ mod node;
 mod observe;
 mod outages;
 mod threads;
+mod tier;
 
 use std::collections::BTreeSet;
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hiroma_policy::placement::member::{Member, Number};
 use hiroma_policy::placement::replacement::{AnyRanking, Ranking};
 
+use super::tier::Tier;
 use crate::load::{Accesses, ThreadPlan};
 
 /// What a slot of memory contains.
@@ -42,6 +43,10 @@ pub enum State {
     Out,
     /// On disk, unchanged since it was read from there.
     Saved,
+    /// In attached memory, at this place.
+    Near(u32),
+    /// On its way from there to a frame: [`Thread::coming`].
+    Coming,
 }
 
 /// What a thread waits for.
@@ -74,6 +79,8 @@ pub struct Thread {
     pub doing: Doing,
     /// The access that it could not make, and whether it is a write.
     pub pending: Option<(u32, bool)>,
+    /// The page that it waits for, if that comes from attached memory.
+    pub coming: Option<Slot>,
     /// When it faulted, ns.
     pub fault_ns: u64,
     /// When it requested the page, ns.
@@ -114,6 +121,8 @@ pub struct Node {
     pub member: Option<Member>,
     /// How often it started.
     pub epoch: u32,
+    /// Attached memory.
+    pub tier: Tier,
     /// Slots that were ever used.
     pub slots: Vec<Slot>,
     free_slots: Vec<u32>,
@@ -157,6 +166,7 @@ impl Node {
         Node {
             member: None,
             epoch: 0,
+            tier: Tier::default(),
             slots: Vec::new(),
             free_slots: Vec::new(),
             ranking,

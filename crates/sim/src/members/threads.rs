@@ -7,6 +7,7 @@ use hiroma_policy::placement::replacement::Ranking;
 
 use super::mail::{Disked, What};
 use super::node::{Doing, Kept, Slot, State, Thread};
+use super::tier::Tier;
 use super::{Engine, EventKind};
 use crate::config::{Canary, FirstTouch};
 use crate::load::{Accesses, ThreadPlan};
@@ -50,6 +51,7 @@ impl Engine<'_> {
             accesses,
             doing: Doing::Running,
             pending: None,
+            coming: None,
             fault_ns: now_ns,
             asked_ns: now_ns,
             counts: false,
@@ -78,11 +80,12 @@ impl Engine<'_> {
     pub(super) fn thread_due(&mut self, number: u32) {
         let now_ns = self.now_ns;
         let thread = self.node(number).thread.as_ref();
-        let due = thread.filter(|thread| thread.due_ns == now_ns && thread.doing == Doing::Running);
-        match due {
-            Some(thread) if thread.pending.is_some() => self.fault(number),
-            Some(_) => self.run_thread(number),
-            None => (),
+        let Some(thread) = thread.filter(|thread| thread.due_ns == now_ns) else { return };
+        match thread.doing {
+            Doing::Running if thread.pending.is_some() => self.fault(number),
+            Doing::Running => self.run_thread(number),
+            Doing::WaitsForPage if thread.coming.is_some() => self.came_near(number),
+            Doing::WaitsForPage | Doing::WaitsForFrame => (),
         }
     }
 
@@ -145,6 +148,9 @@ impl Engine<'_> {
             self.touch_pending(number);
             return;
         }
+        if let State::Near(near) = state {
+            self.take_near(number, page, near);
+        }
         self.frame_freed(number);
     }
 
@@ -177,9 +183,12 @@ impl Engine<'_> {
     fn evict(&mut self, number: u32) -> bool {
         let node = &mut self.nodes[number as usize];
         let Some(place) = node.ranking.victim() else { return false };
-        let slot = &mut node.slots[place as usize];
-        slot.leaves = true;
-        let slot = *slot;
+        node.slots[place as usize].leaves = true;
+        if self.move_near(number, place) {
+            return true;
+        }
+        let node = &mut self.nodes[number as usize];
+        let slot = node.slots[place as usize];
         match slot.kept {
             Kept::Own(page) => {
                 let Some(thread) = node.thread.as_deref_mut() else { return false };
@@ -231,7 +240,8 @@ impl Engine<'_> {
             }
             State::Saved => self.send_to_disk(number, What::Read(Disked::Own(token, 0, 0))),
             State::Out => self.tell(number, Event::PageIn(token), None),
-            State::Here(_) => (),
+            State::Coming => self.bring_near(number),
+            State::Here(_) | State::Near(_) => (),
         }
     }
 
@@ -350,9 +360,10 @@ impl Engine<'_> {
                         }
                     }
                     State::Out => out.push(thread.token(page)),
-                    State::Fresh | State::Saved => (),
+                    State::Fresh | State::Saved | State::Near(_) | State::Coming => (),
                 }
             }
+            node.tier = Tier::default();
         });
         for token in out {
             let node = self.node(number);

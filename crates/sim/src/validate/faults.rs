@@ -15,7 +15,6 @@ impl Config {
     fn check_confirmed(&self, problems: &mut Problems) {
         let network = &self.network;
         for (field, is_there) in [
-            ("node.tier_frames", self.has_tiers()),
             ("network.forward_ns", network.forward_ns() != [0; 2]),
             ("network.free_information", network.free_information),
         ] {
@@ -25,11 +24,6 @@ impl Config {
                 problems.add(field, message.to_owned());
             }
         }
-    }
-
-    fn has_tiers(&self) -> bool {
-        let of_classes = self.node.class.iter().filter_map(|class| class.tier_frames);
-        of_classes.chain([self.node.tier_frames]).any(|frames| frames > 0)
     }
 
     pub(super) fn check_confirm(&self, problems: &mut Problems) {
