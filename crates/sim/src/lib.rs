@@ -23,6 +23,7 @@ mod patience;
 mod processes;
 mod queue;
 mod random;
+mod recorded;
 mod script;
 mod site;
 mod topology;

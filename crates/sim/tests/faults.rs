@@ -11,7 +11,7 @@ use hiroma_policy::placement::{
 };
 use hiroma_sim::{
     Canary, Config, GraphLink, LatencyMatrix, NetworkGraph, NetworkModel, NodeClass, OutageConfig,
-    PartitionConfig, RunError, ScriptEvent, ScriptKind, TopologyKind, run,
+    PartitionConfig, RunError, ScriptEvent, ScriptKind, TopologyKind, TraceKind, TraceRecord, run,
 };
 
 const MS: u64 = 1_000_000;
@@ -130,6 +130,51 @@ fn attached_memory_answers_faults_without_the_network() {
     assert!(some.tier_fetches > 50 && some.page_outs > 50, "{some:?}");
     assert!(some.placed_remote > 20 && some.transfer_ns.count > 20, "{some:?}");
     assert_eq!(some.pages_lost, 0);
+}
+
+/// Two clients that page out, fetch most of it back, and page out again.
+fn recording(seed: u64) -> Vec<TraceRecord> {
+    let mut rng = Rng::part(seed, 0x7ace);
+    let record =
+        |time_ms: u64, node, kind, page| TraceRecord { time_ns: time_ms * MS, node, kind, page };
+    let mut records = Vec::new();
+    for time_ms in 60..200 {
+        for node in [0, 3] {
+            let kind = if rng.below(2) == 0 { TraceKind::PageOut } else { TraceKind::PageIn };
+            records.push(record(time_ms, node, kind, u64::from(rng.below(30))));
+        }
+    }
+    records
+}
+
+#[test]
+fn recordings_give_the_same_faults_with_confirmed_messages() {
+    let mut config = small();
+    config.load.trace = Some(recording(1).into());
+    (config.run.warmup_ns, config.run.drain) = (0, true);
+    let confirmed = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    config.policy.confirm = false;
+    let trusting = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    let counts = |of: &hiroma_sim::Outcome| {
+        (of.page_outs, of.replay_skipped, of.first_touches, of.response_ns.count())
+    };
+    assert_eq!(counts(&confirmed), counts(&trusting));
+    assert!(confirmed.page_outs > 50 && confirmed.transfer_ns.count > 20, "{confirmed:?}");
+    config.faults.crashes = vec![outage(1, 20, 60)];
+    let Err(RunError::Config(problems)) = run(&config, 1, &mut |_| true) else { panic!("it runs") };
+    assert_eq!(problems[0].field, "faults.crashes");
+}
+
+#[test]
+fn schedules_with_faults_of_recordings_come_to_their_end() {
+    run_all(|seed| {
+        let mut config = schedule(seed);
+        config.load.trace = Some(recording(seed).into());
+        (config.run.warmup_ns, config.run.drain) = (0, true);
+        config.faults.crashes.clear();
+        config.failures.mean_between_ns = 0;
+        config
+    });
 }
 
 fn join(time_ms: u64, node: u32) -> ScriptEvent {

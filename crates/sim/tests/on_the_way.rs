@@ -35,6 +35,30 @@ fn processors_forward_for_as_long_as_set() {
 }
 
 #[test]
+fn processors_forward_confirmed_messages_as_well() {
+    let mut seen = [0; 3];
+    for seed in 1..30 {
+        let mut config = small();
+        config.policy.placement = PlacementKind::Random;
+        config.policy.confirm = true;
+        let refresh_ns = config.policy.refresh_ns;
+        replay(&mut config, vec![out(refresh_ns, 0, 7), back(refresh_ns * 2 + MS, 0, 7)]);
+        let took = |config: &hiroma_sim::Config| {
+            let outcome = outcome(config, seed);
+            (outcome.transfer_hops.sum, outcome.transfer_ns.sum)
+        };
+        let (hops, links_ns) = took(&config);
+        (config.network.forward_ns, config.network.page_forward_ns) = (7_000, 90_000);
+        let (same, processors_ns) = took(&config);
+        if hops == same {
+            seen[hops as usize] += 1;
+            assert_eq!(processors_ns, links_ns + (hops - 1) * (7_000 + 97_000));
+        }
+    }
+    assert!(seen[1] > 0 && seen[2] > 0, "{seen:?}");
+}
+
+#[test]
 fn forwarding_needs_whole_messages() {
     let mut config = small();
     (config.network.forward_ns, config.network.switching) = (1, Switching::CutThrough);

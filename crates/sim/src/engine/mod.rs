@@ -33,12 +33,12 @@ use crate::outcome::Outcome;
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::Normal;
+use crate::recorded::Recorded;
 use crate::script::{Downs, Outages, Scripted as _};
 use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use node::{Doing, Node};
 use passed_on::PassedOn;
-use replay::Replay;
 use tables::{Page, State, Tables, Whereabouts};
 
 /// Events between two calls of `control`.
@@ -138,7 +138,7 @@ pub struct Engine<'a> {
     messages: Messages,
     normal: Normal,
     processes: Processes,
-    replay: Option<Replay>,
+    replay: Option<Recorded>,
     failures: Rng,
     checker: Checker,
     observer: Option<Observer>,

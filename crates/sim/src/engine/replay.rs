@@ -1,7 +1,6 @@
 //! Recorded page-outs and page-ins instead of a generated load. The client's own memory is not
 //! simulated: a page is at the program, or somewhere in the machine.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use hiroma_policy::placement::{Avoid, Event, Leaving};
@@ -12,59 +11,12 @@ use crate::engine::node::{Doing, Thread};
 use crate::engine::tables::State;
 use crate::engine::{Engine, EventKind};
 use crate::load::{Accesses, ThreadPlan};
+use crate::recorded::Recorded;
 use crate::trace::{TraceKind, TraceRecord};
-
-/// One record, with its page numbered within its node.
-#[derive(Clone, Copy, Debug)]
-struct Step {
-    time_ns: u64,
-    page: u32,
-    kind: TraceKind,
-}
-
-/// The remaining steps of each node.
-#[derive(Debug)]
-pub struct Replay {
-    steps: Vec<Step>,
-    /// By node: next step, and the end of its steps.
-    next: Vec<(u32, u32)>,
-}
-
-impl Replay {
-    /// Sorts records by node and numbers their pages. Also returns the number of pages of each
-    /// node.
-    fn new(records: &[TraceRecord], nodes: usize) -> (Self, Vec<u32>) {
-        let mut by_node: Vec<Vec<&TraceRecord>> = vec![Vec::new(); nodes];
-        records.iter().for_each(|record| by_node[record.node as usize].push(record));
-        let (mut steps, mut next, mut counts) =
-            (Vec::with_capacity(records.len()), Vec::new(), Vec::new());
-        for records in by_node {
-            let mut numbers = BTreeMap::<u64, u32>::new();
-            let first = steps.len() as u32;
-            for record in records {
-                let count = numbers.len() as u32;
-                let page = *numbers.entry(record.page).or_insert(count);
-                steps.push(Step { time_ns: record.time_ns, page, kind: record.kind });
-            }
-            next.push((first, steps.len() as u32));
-            counts.push(numbers.len() as u32);
-        }
-        (Replay { steps, next }, counts)
-    }
-
-    fn is_through(&self) -> bool {
-        self.next.iter().all(|(next, end)| next == end)
-    }
-
-    fn peek(&self, node: u32) -> Option<Step> {
-        let (next, end) = self.next[node as usize];
-        (next < end).then(|| self.steps[next as usize])
-    }
-}
 
 impl Engine<'_> {
     pub(super) fn begin_replay(&mut self, records: &Arc<[TraceRecord]>) {
-        let (replay, pages) = Replay::new(records, self.nodes.len());
+        let (replay, pages) = Recorded::new(records, self.nodes.len());
         for (number, pages) in (0..).zip(pages) {
             let Some(first) = replay.peek(number) else { continue };
             let table = self.tables.create(number, pages);
@@ -103,7 +55,7 @@ impl Engine<'_> {
                 return;
             }
             if let Some(replay) = &mut self.replay {
-                replay.next[number as usize].0 += 1;
+                replay.advance(number);
             }
             match step.kind {
                 TraceKind::PageOut => {

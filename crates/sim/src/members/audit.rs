@@ -120,7 +120,8 @@ impl Engine<'_> {
         if used > frames {
             return Some(format!("has {used} frames in use, of {frames}"));
         }
-        let waits = |thread: &super::node::Thread| thread.doing == Doing::WaitsForPage;
+        let waits =
+            |thread: &super::node::Thread| thread.doing == Doing::WaitsForPage && !thread.replays;
         let framed = node.thread.as_ref().is_some_and(|thread| waits(thread));
         let own = node.kept().filter(|kept| matches!(kept, Kept::Own(_))).count() as u32;
         if own + u32::from(framed) != node.own_frames {

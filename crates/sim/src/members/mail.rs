@@ -5,6 +5,9 @@ use hiroma_policy::placement::member::{Event, Note};
 use super::{Engine, EventKind};
 use crate::network::Done;
 
+/// Of an event: the node where the message is has forwarded it.
+pub const FORWARDED: u32 = 1 << 31;
+
 /// What a message is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
@@ -135,7 +138,7 @@ impl Engine<'_> {
         if self.fabric.is_some() {
             self.send_by_fabric(slot, parts, from, to);
         } else {
-            self.hop(slot);
+            self.hop(slot, false);
         }
     }
 
@@ -173,12 +176,20 @@ impl Engine<'_> {
     }
 
     /// A message is at the next node or switch of its route.
-    pub(super) fn hop(&mut self, slot: u32) {
+    pub(super) fn hop(&mut self, slot: u32, is_forwarded: bool) {
         let pieces = self.pieces();
         let Some(mail) = self.post.slots[slot as usize].as_mut() else { return };
         let has_page = mail.has_page();
         match self.topology.next(mail.at, mail.from, mail.to) {
             Some((link, next)) => {
+                // A node that it only passes, and whose processor has to forward it.
+                let forward_ns = self.forward_ns[usize::from(has_page)];
+                if forward_ns > 0 && mail.at != mail.from && !is_forwarded {
+                    let by = mail.at;
+                    let done_ns = self.occupy(by, self.now_ns, forward_ns);
+                    self.at(done_ns, EventKind::Hop, slot | FORWARDED);
+                    return;
+                }
                 mail.at = next;
                 // A disk gets a page in one piece.
                 let parts = if has_page && mail.is_disk() { pieces } else { 1 };
@@ -207,20 +218,34 @@ impl Engine<'_> {
         let spec = self.specs.of(mail.to);
         let page_ns = if mail.has_page() { spec.page_handler_ns } else { 0 };
         let work_ns = spec.handler_ns + page_ns;
-        if self.measuring {
-            self.out.handler_busy_ns += work_ns;
-        }
-        let ready_ns = self.now_ns + tail_ns + mail.later_ns;
-        let node = &mut self.nodes[mail.to as usize];
-        let start_ns =
-            if mail.later_ns > 0 { ready_ns } else { node.handler_free_ns.max(ready_ns) };
-        let done_ns = start_ns + work_ns;
-        node.handler_free_ns = node.handler_free_ns.max(done_ns);
+        let there_ns = self.now_ns + tail_ns;
+        // One that others overtake does not wait for them as well.
+        let done_ns = match mail.later_ns {
+            0 => self.occupy(mail.to, there_ns, work_ns),
+            later_ns => {
+                let done_ns = there_ns + later_ns + work_ns;
+                self.out.handler_busy_ns += if self.measuring { work_ns } else { 0 };
+                let node = &mut self.nodes[mail.to as usize];
+                node.handler_free_ns = node.handler_free_ns.max(done_ns);
+                done_ns
+            }
+        };
         if let Some(again_ns) = mail.again_ns {
             let copy = self.post.insert(Mail { again_ns: None, ..mail });
             self.at(done_ns + again_ns, EventKind::Deliver, copy);
         }
         self.at(done_ns, EventKind::Deliver, slot);
+    }
+
+    /// The processor of a node works for a message that is there at `there_ns`. Returns when it has
+    /// done so, ns.
+    fn occupy(&mut self, node: u32, there_ns: u64, work_ns: u64) -> u64 {
+        if self.measuring {
+            self.out.handler_busy_ns += work_ns;
+        }
+        let node = &mut self.nodes[node as usize];
+        node.handler_free_ns = node.handler_free_ns.max(there_ns) + work_ns;
+        node.handler_free_ns
     }
 
     pub(super) fn deliver(&mut self, slot: u32) {

@@ -10,6 +10,7 @@ mod mail;
 mod node;
 mod observe;
 mod outages;
+mod replay;
 mod threads;
 mod tier;
 
@@ -30,17 +31,20 @@ use crate::outcome::{FaultTally, Outcome};
 use crate::processes::Processes;
 use crate::queue::Queue;
 use crate::random::{Normal, exponential};
+use crate::recorded::Recorded;
 use crate::script::{Downs, Outages, Scripted as _};
 use crate::site::{self, SharedByNodes, Site};
 use crate::topology::Topology;
 use faults::Faults;
-use mail::Post;
+use mail::{FORWARDED, Post};
 use node::Node;
 
 /// Events between two calls of `control`.
 const EVENTS_PER_LOOK: u64 = 1 << 14;
 /// Nodes that start between two calls of `control`: some 30 MB.
 const MEMBERS_PER_LOOK: u32 = 1 << 14;
+/// A run is extended by this time if its recording is not finished.
+const REPLAY_MORE_NS: u64 = 1_000_000_000;
 /// Number of audits in a run.
 const AUDITS: u64 = 16;
 /// After the end, the cluster has so many leases to come to rest.
@@ -126,6 +130,8 @@ pub struct Engine<'a> {
     fabric: Option<Box<Fabric>>,
     signals: Signals,
     route: Vec<u32>,
+    /// Time of the processor of a node that a message without, or with, a page passes, ns.
+    forward_ns: [u64; 2],
     outages: Outages,
     downs: Downs,
     /// Nodes that have not joined yet, and those that have.
@@ -139,6 +145,7 @@ pub struct Engine<'a> {
     faults: Faults,
     normal: Normal,
     processes: Processes,
+    replay: Option<Recorded>,
     failures: Rng,
     violation: Option<Violation>,
     observer: Option<Observer>,
@@ -182,6 +189,7 @@ impl<'a> Engine<'a> {
             fabric: Fabric::new(config, &topology, piece_bytes, config.run.count_links),
             signals: Signals::default(),
             route: Vec::new(),
+            forward_ns: config.network.forward_ns(),
             outages: Outages::default(),
             downs: Downs::default(),
             absent: BTreeSet::new(),
@@ -194,6 +202,7 @@ impl<'a> Engine<'a> {
             faults: Faults::new(&config.faults, topology.nodes(), seed),
             normal: Normal::new(),
             processes: Processes::new(&config.load, seed),
+            replay: None,
             failures: Rng::part(seed, 3),
             violation: None,
             observer: None,
@@ -243,11 +252,13 @@ impl<'a> Engine<'a> {
             if let Some(violation) = self.violation.take() {
                 return Err(RunError::Wrong(violation));
             }
-            if what == EventKind::End && !run.check {
+            if self.ended && !run.check {
                 break;
             }
             if what == EventKind::Rest {
-                if !run.drain || self.nodes.iter().all(|node| node.thread.is_none()) {
+                // A recorded client has no end; its records have.
+                let runs = |node: &Node| node.thread.as_ref().is_some_and(|one| !one.replays);
+                if !run.drain || !self.nodes.iter().any(runs) {
                     break;
                 }
                 self.plan_rest(self.rest_ns());
@@ -322,8 +333,13 @@ impl<'a> Engine<'a> {
         if faults.wrong_suspicions_per_s > 0.0 {
             self.plan_suspicion();
         }
-        let gap_ns = self.processes.gap_ns();
-        self.at(gap_ns, EventKind::Arrive, 0);
+        match &self.config.load.trace {
+            Some(trace) => self.begin_replay(&trace.clone()),
+            None => {
+                let gap_ns = self.processes.gap_ns();
+                self.at(gap_ns, EventKind::Arrive, 0);
+            }
+        }
         self.at(end_ns, EventKind::End, 0);
         Ok(())
     }
@@ -335,7 +351,7 @@ impl<'a> Engine<'a> {
 
     fn dispatch(&mut self, what: EventKind, whom: u32) {
         match what {
-            EventKind::Hop => self.hop(whom),
+            EventKind::Hop => self.hop(whom & !FORWARDED, whom & FORWARDED != 0),
             EventKind::Deliver => self.deliver(whom),
             EventKind::DiskDone => self.disk_done(whom),
             EventKind::Run => self.thread_due(whom),
@@ -368,6 +384,12 @@ impl<'a> Engine<'a> {
     }
 
     fn end(&mut self) {
+        // A recording counts up to its last record, however long the simulated machine takes.
+        if self.replay_goes_on() {
+            self.out.measured_ns += REPLAY_MORE_NS;
+            self.at(self.now_ns + REPLAY_MORE_NS, EventKind::End, 0);
+            return;
+        }
         self.integrate();
         (self.ended, self.measuring) = (true, false);
         self.out.frames_used_us = (self.frames_used_ns / 1000) as u64;

@@ -47,6 +47,8 @@ pub enum State {
     Near(u32),
     /// On its way from there to a frame: [`Thread::coming`].
     Coming,
+    /// At the program itself (replayed recordings: its memory is not simulated).
+    Program,
 }
 
 /// What a thread waits for.
@@ -81,6 +83,8 @@ pub struct Thread {
     pub pending: Option<(u32, bool)>,
     /// The page that it waits for, if that comes from attached memory.
     pub coming: Option<Slot>,
+    /// Whether it stands for a recorded client, whose memory is not simulated.
+    pub replays: bool,
     /// When it faulted, ns.
     pub fault_ns: u64,
     /// When it requested the page, ns.

@@ -52,6 +52,7 @@ impl Engine<'_> {
             doing: Doing::Running,
             pending: None,
             coming: None,
+            replays: false,
             fault_ns: now_ns,
             asked_ns: now_ns,
             counts: false,
@@ -82,6 +83,7 @@ impl Engine<'_> {
         let thread = self.node(number).thread.as_ref();
         let Some(thread) = thread.filter(|thread| thread.due_ns == now_ns) else { return };
         match thread.doing {
+            Doing::Running if thread.replays => self.replay_next(number),
             Doing::Running if thread.pending.is_some() => self.fault(number),
             Doing::Running => self.run_thread(number),
             Doing::WaitsForPage if thread.coming.is_some() => self.came_near(number),
@@ -129,11 +131,12 @@ impl Engine<'_> {
     }
 
     /// The thread touches a page that is not in a slot, or is about to leave it.
-    fn fault(&mut self, number: u32) {
+    pub(super) fn fault(&mut self, number: u32) {
         let (now_ns, first_touch) = (self.now_ns, self.config.load.first_touch);
         let Some(thread) = self.node(number).thread.as_deref_mut() else { return };
         let Some((page, _)) = thread.pending else { return };
         let (token, state) = (thread.token(page), thread.pages[page as usize]);
+        let replays = thread.replays;
         thread.fault_ns = now_ns;
         thread.counts = state != State::Fresh || first_touch == FirstTouch::Disk;
         if !matches!(state, State::Here(_)) {
@@ -150,6 +153,10 @@ impl Engine<'_> {
         }
         if let State::Near(near) = state {
             self.take_near(number, page, near);
+        }
+        if replays {
+            self.frame_acquired(number);
+            return;
         }
         self.frame_freed(number);
     }
@@ -241,7 +248,7 @@ impl Engine<'_> {
             State::Saved => self.send_to_disk(number, What::Read(Disked::Own(token, 0, 0))),
             State::Out => self.tell(number, Event::PageIn(token), None),
             State::Coming => self.bring_near(number),
-            State::Here(_) | State::Near(_) => (),
+            State::Here(_) | State::Near(_) | State::Program => (),
         }
     }
 
@@ -267,7 +274,7 @@ impl Engine<'_> {
         let Some(page) = thread.page(token) else { return };
         let waits = thread.doing == Doing::WaitsForPage
             && thread.pending.is_some_and(|(pending, _)| pending == page);
-        let written = thread.written[page as usize];
+        let (written, replays) = (thread.written[page as usize], thread.replays);
         let (was, asked_ns, fault_ns) =
             (thread.pages[page as usize], thread.asked_ns, thread.fault_ns);
         if !waits || matches!(was, State::Here(_)) {
@@ -284,10 +291,15 @@ impl Engine<'_> {
             self.out.response_remote_ns.add(now_ns - fault_ns);
         }
         let node = self.node(number);
-        let place = node.fill(Slot { kept: Kept::Own(page), content, dirty, leaves: false });
-        node.ranking.insert(place);
+        let state = if replays {
+            State::Program
+        } else {
+            let place = node.fill(Slot { kept: Kept::Own(page), content, dirty, leaves: false });
+            node.ranking.insert(place);
+            State::Here(place)
+        };
         if let Some(thread) = node.thread.as_deref_mut() {
-            thread.pages[page as usize] = State::Here(place);
+            thread.pages[page as usize] = state;
         }
         self.answered(number);
         self.touch_pending(number);
@@ -345,7 +357,7 @@ impl Engine<'_> {
         } else if thread.accesses.left == 0 && thread.pending.is_none() && self.measuring {
             self.out.thread_ns.add(now_ns - thread.started_ns);
         }
-        let framed = thread.doing == Doing::WaitsForPage;
+        let framed = thread.doing == Doing::WaitsForPage && !thread.replays;
         let mut out = Vec::new();
         self.change(number, |node| {
             node.own_frames -= u32::from(framed);
@@ -360,7 +372,11 @@ impl Engine<'_> {
                         }
                     }
                     State::Out => out.push(thread.token(page)),
-                    State::Fresh | State::Saved | State::Near(_) | State::Coming => (),
+                    State::Fresh
+                    | State::Saved
+                    | State::Near(_)
+                    | State::Coming
+                    | State::Program => (),
                 }
             }
             node.tier = Tier::default();
@@ -378,12 +394,20 @@ impl Engine<'_> {
     /// A page that the thread needs is lost: it begins again.
     pub(super) fn page_lost(&mut self, number: u32, token: u64, version: u64) {
         self.check_lost(number, token, version);
-        let Some(thread) = self.node(number).thread.as_ref() else { return };
+        let Some(thread) = self.node(number).thread.as_deref_mut() else { return };
         let started_ns = thread.started_ns;
-        if thread.page(token).is_none() {
-            return;
+        let Some(page) = thread.page(token) else { return };
+        let replays = thread.replays;
+        if replays {
+            // The recording goes on as if the page had come.
+            thread.pages[page as usize] = State::Program;
         }
         self.out.pages_lost += u64::from(self.measuring);
+        if replays {
+            self.answered(number);
+            self.touch_pending(number);
+            return;
+        }
         if self.measuring {
             self.out.threads_restarted += 1;
             self.out.work_lost_ns += self.now_ns - started_ns;

@@ -11,18 +11,17 @@ use crate::config::Config;
 pub const DETECTING_NODES_MAX: u64 = 1 << 15;
 
 impl Config {
-    /// What is only simulated without the protocol that bears faults.
+    /// What cannot be simulated with the protocol that bears faults.
     fn check_confirmed(&self, problems: &mut Problems) {
-        let network = &self.network;
-        for (field, is_there) in [
-            ("network.forward_ns", network.forward_ns() != [0; 2]),
-            ("network.free_information", network.free_information),
-        ] {
-            if is_there {
-                let message =
-                    "not simulated with `policy.confirm` or `faults`; leave out one of them";
-                problems.add(field, message.to_owned());
-            }
+        if self.network.free_information {
+            let message = "what every peer knows at once is no message, and with `policy.confirm` or \
+                           `faults` nodes believe messages only; leave out one of them";
+            problems.add("network.free_information", message.to_owned());
+        }
+        if self.load.trace.is_some() && !self.faults.crashes.is_empty() {
+            let message = "nodes do not fail while a recording is replayed: what its program does \
+                           after that is not recorded; leave them out";
+            problems.add("faults.crashes", message.to_owned());
         }
     }
 
@@ -62,10 +61,6 @@ impl Config {
         }
         if self.confirms() {
             self.check_confirmed(problems);
-            if self.load.trace.is_some() {
-                problems.add("policy.confirm", "recordings are replayed without faults; leave out `policy.confirm` and `faults`"
-                        .to_owned());
-            }
         } else if policy.copies > 1 || !policy.parity.is_empty() {
             let field = if policy.copies > 1 { "policy.copies" } else { "policy.parity" };
             problems.add(field, "more than one copy needs policy.confirm = true".to_owned());
