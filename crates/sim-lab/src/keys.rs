@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn keys_are_found_by_path_table_and_last_part() {
-        assert_eq!(find("run.canary")[0].words.len(), 19);
+        assert_eq!(find("run.canary")[0].words.len(), 20);
         assert_eq!(find("domain_radius")[0].path, "policy.domain_radius");
         assert!(find("failures").len() == 3 && find("nonsense").is_empty());
         assert!(to_text(&find("network.switching")[0]).contains("store_and_forward"));

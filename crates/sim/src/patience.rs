@@ -19,9 +19,15 @@ impl Config {
         run.stuck_after_ns.min(quarter_ns.max(self.answer_ns().saturating_mul(MARGIN)))
     }
 
-    /// The longest wait for an answer, ns: all pages of the machine are before it on one disk and one
-    /// link; and where messages are lost, or nodes fail, until nobody waits any longer.
+    /// The longest wait for an answer, ns: behind all others, and where messages are lost, or nodes
+    /// fail, until nobody waits any longer.
     fn answer_ns(&self) -> u64 {
+        self.queue_ns().saturating_add(self.unanswered_ns())
+    }
+
+    /// The longest wait for an answer that is not lost, ns: all pages of the machine are before it on
+    /// one disk and one link.
+    pub(crate) fn queue_ns(&self) -> u64 {
         let (network, node) = (&self.network, &self.node);
         let specs = Specs::new(self);
         let all = (0..self.nodes() as u32).map(|number| specs.of(number));
@@ -43,7 +49,7 @@ impl Config {
         let latency_ns = latencies.into_iter().fold(network.latency_ns, u64::max);
         let way_ns = (link_ns + forward_ns + latency_ns).saturating_mul(self.diameter());
         let page_ns = way_ns.saturating_add(disk_ns + handler_ns);
-        page_ns.saturating_mul(pages).saturating_add(self.unanswered_ns())
+        page_ns.saturating_mul(pages)
     }
 
     /// How long it takes until a node that gets no answer does something else, ns.

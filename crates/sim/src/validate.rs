@@ -520,6 +520,7 @@ impl Config {
             | Canary::NeverRepeat
             | Canary::DenyPage
             | Canary::SameEpoch
+            | Canary::LateDeadline
             | Canary::KeepVersion => true,
             _ => false,
         };

@@ -505,8 +505,33 @@ fn schedules_with_faults_on_unlike_networks_and_nodes() {
     run_all(unlike);
 }
 
+/// As [`schedule`], with deadlines so short that a run is longer than any wait may be.
+fn hasty(seed: u64) -> Config {
+    let mut config = schedule(seed);
+    (config.policy.answer_ns, config.policy.attempts_max) = (2 * MS, 2);
+    config.policy.give_up_ns = 1_200 * MS;
+    config
+}
+
+#[test]
+fn schedules_with_faults_end_every_wait_at_its_deadline() {
+    run_all(hasty);
+}
+
+#[test]
+fn a_message_that_is_delayed_delays_no_other() {
+    let mut config = small();
+    // Retries replace what is late.
+    (config.faults.delay, config.faults.delay_ns) = (0.03, 300 * MS);
+    let outcome = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
+    let mean_ms = outcome.transfer_ns.mean().expect("pages come back") / 1e6;
+    let delayed = outcome.faults.delayed;
+    assert!(delayed > 20 && mean_ms < 10.0, "{mean_ms} ms with {delayed} delayed");
+}
+
 /// What a broken cluster is found by, in one of the first schedules.
 fn found(canary: Canary) -> String {
+    let schedule = if canary == Canary::LateDeadline { hasty } else { schedule };
     for seed in 0..400 {
         let mut config = schedule(seed);
         config.run.canary = canary;
@@ -532,6 +557,7 @@ fn every_broken_rule_is_found() {
         (Canary::NeverRepeat, "has waited for page"),
         (Canary::DenyPage, "as lost, but pieces"),
         (Canary::SameEpoch, "believes page"),
+        (Canary::LateDeadline, "that deadlines allow"),
         (Canary::KeepVersion, "has content"),
     ] {
         let told = found(canary);

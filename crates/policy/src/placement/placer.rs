@@ -24,7 +24,7 @@ pub use events::{Command, Event, Leaving};
 /// With `confirm`, silence for so many refreshes makes a peer unknown.
 const SILENT_REFRESHES: u64 = 4;
 /// With `confirm`, a page waits for a frame reserved in advance for so many times `answer_ns`.
-const WAIT_ANSWERS: u64 = 8;
+pub const WAIT_ANSWERS: u64 = 8;
 
 /// Frames that a node never promises to others: without them it could not work at all.
 const OWN_FRAMES_MIN: u32 = 2;

@@ -44,6 +44,9 @@ pub enum Canary {
     DenyPage,
     /// With `policy.confirm`: a node that restarts does not say so.
     SameEpoch,
+    /// With `policy.confirm`: while its thread waits, a node does a minute late what is due at a
+    /// deadline.
+    LateDeadline,
     /// With `policy.confirm`: a host that gets a newer version of a page keeps the older one.
     KeepVersion,
 }

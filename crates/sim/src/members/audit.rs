@@ -108,6 +108,7 @@ impl Engine<'_> {
                 self.wrong(format!("node {number} {what}"));
                 return;
             }
+            self.check_wait(number);
         }
     }
 

@@ -8,6 +8,9 @@ use crate::network::Done;
 /// Of an event: the node where the message is has forwarded it.
 pub const FORWARDED: u32 = 1 << 31;
 
+/// Of an event: a message that others could overtake is at its receiver.
+pub const LATE: u32 = 1 << 31;
+
 /// What a message is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
@@ -203,8 +206,8 @@ impl Engine<'_> {
         }
     }
 
-    /// A message is at its receiver: it waits for the handler.
-    fn arrived(&mut self, slot: u32, tail_ns: u64) {
+    /// A message is at its receiver, or would be if nothing delayed it: it waits for the handler.
+    pub(super) fn arrived(&mut self, slot: u32, tail_ns: u64) {
         let Some(mail) = self.post.slots[slot as usize].clone() else { return };
         let is_cut = !mail.is_disk()
             && !mail.lost
@@ -219,17 +222,15 @@ impl Engine<'_> {
         let page_ns = if mail.has_page() { spec.page_handler_ns } else { 0 };
         let work_ns = spec.handler_ns + page_ns;
         let there_ns = self.now_ns + tail_ns;
-        // One that others overtake does not wait for them as well.
-        let done_ns = match mail.later_ns {
-            0 => self.occupy(mail.to, there_ns, work_ns),
-            later_ns => {
-                let done_ns = there_ns + later_ns + work_ns;
-                self.out.handler_busy_ns += if self.measuring { work_ns } else { 0 };
-                let node = &mut self.nodes[mail.to as usize];
-                node.handler_free_ns = node.handler_free_ns.max(done_ns);
-                done_ns
+        if mail.later_ns > 0 {
+            // The handler is free for others until it is here.
+            if let Some(mail) = self.post.slots[slot as usize].as_mut() {
+                mail.later_ns = 0;
             }
-        };
+            self.at(there_ns + mail.later_ns, EventKind::Deliver, slot | LATE);
+            return;
+        }
+        let done_ns = self.occupy(mail.to, there_ns, work_ns);
         if let Some(again_ns) = mail.again_ns {
             let copy = self.post.insert(Mail { again_ns: None, ..mail });
             self.at(done_ns + again_ns, EventKind::Deliver, copy);

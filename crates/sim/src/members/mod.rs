@@ -13,6 +13,7 @@ mod outages;
 mod replay;
 mod threads;
 mod tier;
+mod waits;
 
 use std::collections::BTreeSet;
 
@@ -36,13 +37,16 @@ use crate::script::{Downs, Outages, Scripted as _};
 use crate::site::{self, SharedByNodes, Site};
 use crate::topology::Topology;
 use faults::Faults;
-use mail::{FORWARDED, Post};
-use node::Node;
+use mail::{FORWARDED, LATE, Post};
+use node::{Doing, Node};
+use waits::Waits;
 
 /// Events between two calls of `control`.
 const EVENTS_PER_LOOK: u64 = 1 << 14;
 /// Nodes that start between two calls of `control`: some 30 MB.
 const MEMBERS_PER_LOOK: u32 = 1 << 14;
+/// How late the canary acts at deadlines.
+const LATE_NS: u64 = 60_000_000_000;
 /// A run is extended by this time if its recording is not finished.
 const REPLAY_MORE_NS: u64 = 1_000_000_000;
 /// Number of audits in a run.
@@ -143,6 +147,9 @@ pub struct Engine<'a> {
     shared: SharedByNodes,
     post: Post,
     faults: Faults,
+    waits: Waits,
+    /// Failures of nodes so far.
+    crashes: u64,
     normal: Normal,
     processes: Processes,
     replay: Option<Recorded>,
@@ -200,6 +207,8 @@ impl<'a> Engine<'a> {
             shared,
             post: Post::default(),
             faults: Faults::new(&config.faults, topology.nodes(), seed),
+            waits: Waits::new(config),
+            crashes: 0,
             normal: Normal::new(),
             processes: Processes::new(&config.load, seed),
             replay: None,
@@ -352,6 +361,7 @@ impl<'a> Engine<'a> {
     fn dispatch(&mut self, what: EventKind, whom: u32) {
         match what {
             EventKind::Hop => self.hop(whom & !FORWARDED, whom & FORWARDED != 0),
+            EventKind::Deliver if whom & LATE != 0 => self.arrived(whom & !LATE, 0),
             EventKind::Deliver => self.deliver(whom),
             EventKind::DiskDone => self.disk_done(whom),
             EventKind::Run => self.thread_due(whom),
@@ -493,6 +503,9 @@ impl<'a> Engine<'a> {
         let node = &mut self.nodes[number as usize];
         let Some(member) = &node.member else { return };
         let due_ns = member.deadline_ns().max(now_ns + 1);
+        let waits = node.thread.as_ref().is_some_and(|thread| thread.doing != Doing::Running);
+        let is_late = waits && self.config.run.canary == Canary::LateDeadline;
+        let due_ns = due_ns.saturating_add(if is_late { LATE_NS } else { 0 });
         if due_ns < node.tick_ns && due_ns < 1 << 47 {
             node.tick_ns = due_ns;
             self.at(due_ns, EventKind::Tick, number);
@@ -531,6 +544,7 @@ impl<'a> Engine<'a> {
         if !self.downs.begin(number) {
             return;
         }
+        self.crashes += 1;
         self.out.node_failures += u64::from(self.measuring);
         if let Some(plan) = self.kill_thread(number) {
             self.node(number).queue.push_front(plan);

@@ -83,6 +83,8 @@ pub struct Thread {
     pub pending: Option<(u32, bool)>,
     /// The page that it waits for, if that comes from attached memory.
     pub coming: Option<Slot>,
+    /// Failures of nodes before it faulted.
+    pub crashes: u64,
     /// Whether it stands for a recorded client, whose memory is not simulated.
     pub replays: bool,
     /// When it faulted, ns.

@@ -32,6 +32,7 @@ impl Engine<'_> {
                 pending: None,
                 coming: None,
                 replays: true,
+                crashes: 0,
                 fault_ns: 0,
                 asked_ns: 0,
                 counts: true,

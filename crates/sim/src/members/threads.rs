@@ -53,6 +53,7 @@ impl Engine<'_> {
             pending: None,
             coming: None,
             replays: false,
+            crashes: 0,
             fault_ns: now_ns,
             asked_ns: now_ns,
             counts: false,
@@ -133,11 +134,12 @@ impl Engine<'_> {
     /// The thread touches a page that is not in a slot, or is about to leave it.
     pub(super) fn fault(&mut self, number: u32) {
         let (now_ns, first_touch) = (self.now_ns, self.config.load.first_touch);
+        let crashes = self.crashes;
         let Some(thread) = self.node(number).thread.as_deref_mut() else { return };
         let Some((page, _)) = thread.pending else { return };
         let (token, state) = (thread.token(page), thread.pages[page as usize]);
         let replays = thread.replays;
-        thread.fault_ns = now_ns;
+        (thread.fault_ns, thread.crashes) = (now_ns, crashes);
         thread.counts = state != State::Fresh || first_touch == FirstTouch::Disk;
         if !matches!(state, State::Here(_)) {
             thread.doing = Doing::WaitsForFrame;
@@ -229,6 +231,7 @@ impl Engine<'_> {
 
     /// The thread has its frame: requests the page.
     fn frame_acquired(&mut self, number: u32) {
+        self.check_wait(number);
         let now_ns = self.now_ns;
         let first_touch = self.config.load.first_touch;
         let Some(thread) = self.node(number).thread.as_deref_mut() else { return };
@@ -307,6 +310,7 @@ impl Engine<'_> {
 
     /// The fault of a thread is over.
     fn answered(&mut self, number: u32) {
+        self.check_wait(number);
         let (now_ns, measuring) = (self.now_ns, self.measuring);
         let Some(thread) = self.node(number).thread.as_deref_mut() else { return };
         thread.doing = Doing::Running;

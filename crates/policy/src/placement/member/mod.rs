@@ -16,6 +16,7 @@ mod owner;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+pub use super::placer::WAIT_ANSWERS;
 pub use message::{Name, Note, Number, Store};
 
 use super::placer::{self, Placer, Shared};
@@ -171,8 +172,12 @@ enum Token {
     Passing(Store),
 }
 
-/// Attempts are repeated so often, each after twice the time.
-const TRIES: u32 = 4;
+/// An attempt is made so often, each time after twice the time.
+pub const TRIES: u32 = 4;
+
+/// Other questions are repeated until they are answered, each time after twice the time, but not after
+/// more than so many times `answer_ns`.
+pub const REPEAT_ANSWERS_MAX: u64 = 64;
 
 /// What all parts of a member use.
 #[derive(Debug)]
@@ -208,7 +213,7 @@ impl Base {
 
     /// When the `tries`th repetition is due, ns.
     fn due_ns(&self, now_ns: u64, tries: u32) -> u64 {
-        now_ns + (self.answer_ns << tries.min(6))
+        now_ns + self.answer_ns * (1 << tries.min(16)).min(REPEAT_ANSWERS_MAX)
     }
 
     fn peer(&self, node: u32) -> Option<Peer> {
