@@ -11,15 +11,16 @@ mod node;
 mod observe;
 mod outages;
 mod replay;
+mod start;
 mod threads;
 mod tier;
 mod waits;
 
 use std::collections::BTreeSet;
 
-use hiroma_policy::placement::member::{Event, Member};
+use hiroma_policy::placement::member::Event;
 use hiroma_policy::placement::replacement::AnyRanking;
-use hiroma_policy::placement::{PeerKind, PlacementConfig, PolicyError, Rng};
+use hiroma_policy::placement::{PlacementConfig, PolicyError, Rng};
 
 use crate::classes::Specs;
 use crate::config::{Canary, Config, OutageConfig};
@@ -34,7 +35,7 @@ use crate::queue::Queue;
 use crate::random::{Normal, exponential};
 use crate::recorded::Recorded;
 use crate::script::{Downs, Outages, Scripted as _};
-use crate::site::{self, SharedByNodes, Site};
+use crate::site::{SharedByNodes, Site};
 use crate::topology::Topology;
 use faults::Faults;
 use mail::{FORWARDED, LATE, Post};
@@ -456,46 +457,6 @@ impl<'a> Engine<'a> {
     /// How many guests share a frame.
     fn pieces(&self) -> u32 {
         self.policy.pieces().0.into()
-    }
-
-    /// Starts a node in its next incarnation.
-    fn start_member(&mut self, number: u32) {
-        let shared = self.shared.of(number).clone();
-        let domain = site::domain(&self.topology, &self.specs, number);
-        let (later, first): (Vec<_>, Vec<_>) = domain
-            .into_iter()
-            .filter(|(other, _)| !self.absent.contains(other))
-            .partition(|(other, _)| self.joined.contains(other));
-        let names = first.into_iter().map(|(other, _)| other).collect();
-        let same = self.config.run.canary == Canary::SameEpoch;
-        let (now_ns, frames) = (self.now_ns, self.specs.of(number).frames);
-        let node = &mut self.nodes[number as usize];
-        node.epoch += 1;
-        let seed = Rng::part(self.seed, u64::from(number) << 32 | u64::from(node.epoch)).next_u64();
-        let epoch = if same { 1 } else { node.epoch };
-        node.member = Some(Member::new(shared, number, epoch, names, seed, now_ns));
-        node.told_free = frames;
-        for (node, kind) in later {
-            self.tell(number, Event::Joined { node, kind }, None);
-        }
-        if self.absent.remove(&number) {
-            self.tell_of(number);
-        }
-        self.plan_tick(number);
-    }
-
-    /// A node has joined: those around it are told.
-    fn tell_of(&mut self, number: u32) {
-        self.joined.insert(number);
-        for other in 0..self.nodes.len() as u32 {
-            let Some(peer) = self.topology.peer_of(other, number) else { continue };
-            let kind = PeerKind {
-                hops: self.topology.peer_hops(other)[usize::from(peer.0)],
-                frames: self.specs.of(number).frames,
-                page_ns: self.specs.page_ns(number),
-            };
-            self.tell(other, Event::Joined { node: number, kind }, None);
-        }
     }
 
     fn plan_tick(&mut self, number: u32) {
