@@ -116,6 +116,21 @@ fn settings_are_explained_as_in_the_guide() {
     assert!(code == Some(2) && errors.contains("there is no setting `nonsense`"), "{errors}");
 }
 
+/// All bugs that can be built into a cluster without faults.
+const CANARIES: [&str; 11] = [
+    "lose_page",
+    "keep_copy",
+    "overfill_node",
+    "drop_answer",
+    "stale_content",
+    "vanish_page",
+    "skip_placed",
+    "leak_frame",
+    "keep_guest_frame",
+    "drop_discard",
+    "keep_reservation",
+];
+
 #[test]
 fn every_canary_fails_run_and_compare() {
     let dir = tempfile::tempdir().unwrap();
@@ -123,19 +138,7 @@ fn every_canary_fails_run_and_compare() {
         run.warmup_ns = \"50ms\"\nrun.duration_ns = \"300ms\"\n";
     let reserving = "policy.placement = \"two_choices\"\npolicy.reservation = \"in_advance\"\n";
     let crowded = cluster.replace("= 60", "= 200");
-    for canary in [
-        "lose_page",
-        "keep_copy",
-        "overfill_node",
-        "drop_answer",
-        "stale_content",
-        "vanish_page",
-        "skip_placed",
-        "leak_frame",
-        "keep_guest_frame",
-        "drop_discard",
-        "keep_reservation",
-    ] {
+    for canary in CANARIES {
         // A node that reserves frames is never sent more pages than it has frames.
         let cluster = match canary {
             "overfill_node" => crowded.clone(),
@@ -147,6 +150,49 @@ fn every_canary_fails_run_and_compare() {
             let (code, _, errors) = hiroma(dir.path(), &[command, "DIR/c.toml", "--seed", "1"]);
             assert!(matches!(code, Some(3 | 4)), "{canary}, {command}: {code:?} {errors}");
         }
+    }
+}
+
+#[test]
+fn every_canary_fails_a_sweep() {
+    let dir = tempfile::tempdir().unwrap();
+    let sweep = |canary: &str, more: &str| {
+        let text = format!(
+            "seeds = 1\n[cluster]\nnodes = 16\ndisk.count = 2\npolicy.domain_radius = 2\n\
+             policy.placement = \"two_choices\"\nrun.warmup_ns = \"50ms\"\n\
+             run.duration_ns = \"300ms\"\nrun.canary = \"{canary}\"\n{more}\n\
+             [grid]\nload.arrivals_per_s = [60, 200]\n"
+        );
+        fs::write(dir.path().join("s.toml"), text).unwrap();
+        let out = format!("DIR/{canary}");
+        hiroma(dir.path(), &["sweep", "DIR/s.toml", "--out", &out])
+    };
+    for canary in CANARIES {
+        // A node that reserves frames is never sent more pages than it has frames.
+        let more = match canary {
+            "keep_reservation" => "policy.reservation = \"in_advance\"",
+            _ => "",
+        };
+        let (code, _, errors) = sweep(canary, more);
+        assert!(matches!(code, Some(3 | 4)), "{canary}: {code:?} {errors}");
+    }
+    let (code, _, errors) = sweep("keep_reservation", "");
+    assert!(code == Some(2) && errors.contains("cannot act without reservations"), "{errors}");
+    let (code, _, errors) = sweep("vanish_page", "policy.scope = \"disk\"");
+    assert!(code == Some(2) && errors.contains("cannot act where pages go to disks"), "{errors}");
+}
+
+#[test]
+fn canaries_fail_the_experiments_or_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for command in ["paper", "readings"] {
+        let (code, _, errors) = hiroma(dir.path(), &[command, "--canary", "stale_content"]);
+        assert_eq!(code, Some(4), "{command}: {errors}");
+        let (code, _, errors) = hiroma(dir.path(), &[command, "--canary", "never_repeat"]);
+        let refused = "NeverRepeat can only be found with policy.confirm = true";
+        assert!(code == Some(2) && errors.contains(refused), "{command}: {errors}");
+        let (code, _, errors) = hiroma(dir.path(), &[command, "--canary", "parrot"]);
+        assert!(code == Some(2) && errors.contains("`lose_page`"), "{command}: {errors}");
     }
 }
 

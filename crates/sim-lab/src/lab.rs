@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hiroma_sim::{Config, Outcome, RunError};
+use hiroma_sim::{Canary, Config, Outcome, RunError};
 
 use crate::jobs::{Stop, run_all};
 
@@ -60,17 +60,30 @@ pub struct Lab<'a> {
     pub advance: &'a (dyn Fn(f64) + Sync),
     /// Says what is lacking if a run cannot have so many bytes more; called from any thread, often.
     pub lacking: &'a (dyn Fn(u64) -> Option<String> + Sync),
+    /// What is run instead of a configuration, if it is another one.
+    pub instead: &'a (dyn Fn(&Config) -> Option<Config> + Sync),
+}
+
+/// Every configuration in which `canary` can act, with it.
+pub fn with_canary(canary: Canary) -> impl Fn(&Config) -> Option<Config> + Sync {
+    move |config| {
+        let mut broken = config.clone();
+        broken.run.canary = canary;
+        (canary != Canary::None && broken.validate().is_ok()).then_some(broken)
+    }
 }
 
 impl Lab<'_> {
     /// One run, on the caller's thread.
     fn run(&self, job: &Job) -> Result<Outcome, NoOutcome> {
-        let need = hiroma_sim::need(&job.config);
+        let other = (self.instead)(&job.config);
+        let config = other.as_ref().unwrap_or(&job.config);
+        let need = hiroma_sim::need(config);
         if let Some(what) = (self.lacking)(need.idle_bytes + need.table_bytes) {
             return Err(NoOutcome::NoMemory(Short { what, share: 0.0 }));
         }
         let (mut told, mut short) = (0.0, None);
-        let outcome = hiroma_sim::run(&job.config, job.seed, &mut |progress| {
+        let outcome = hiroma_sim::run(config, job.seed, &mut |progress| {
             let now = (progress.now_ns as f64 / progress.end_ns.max(1) as f64).min(1.0);
             if now - told >= 0.001 {
                 (self.advance)(now - told);

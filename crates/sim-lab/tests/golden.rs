@@ -36,7 +36,7 @@ fn cluster() -> Config {
 
 fn with_lab<T>(threads: usize, work: impl FnOnce(&Lab<'_>) -> T) -> T {
     let stop = Stop::new();
-    work(&Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None })
+    work(&Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None, instead: &|_| None })
 }
 
 fn runs(config: &Config, seeds: &[u64], threads: usize) -> Vec<Figures> {

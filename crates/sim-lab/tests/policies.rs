@@ -44,7 +44,7 @@ fn in_examples(file: &str) -> String {
 
 fn with_lab<T>(threads: usize, work: impl FnOnce(&Lab<'_>) -> T) -> T {
     let stop = Stop::new();
-    work(&Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None })
+    work(&Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None, instead: &|_| None })
 }
 
 fn outcomes(config: &Config, threads: usize) -> Result<Vec<Outcome>, LabError> {

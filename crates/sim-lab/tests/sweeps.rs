@@ -34,7 +34,7 @@ fn run(plan: &Plan, shard: &str, threads: usize, directory: &Path) -> Done {
         plan,
         shard.parse().unwrap(),
         &store,
-        &Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None },
+        &Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None, instead: &|_| None },
     )
     .unwrap()
 }
@@ -96,7 +96,7 @@ fn interrupted_sweep_resumes() {
         &plan,
         Shard::ALL,
         &store,
-        &Lab { threads: 1, stop: &stop, advance: &advance, lacking: &|_| None },
+        &Lab { threads: 1, stop: &stop, advance: &advance, lacking: &|_| None, instead: &|_| None },
     );
     assert!(matches!(ended, Err(SweepError::Lab(LabError::Interrupted))), "{ended:?}");
     assert!(*after.get_mut() < 12_000);

@@ -12,6 +12,7 @@ use crate::config::{
 use crate::script;
 use crate::topology::{CHANNELS_MAX, Topology};
 
+mod canary;
 mod faults;
 mod times;
 
@@ -503,34 +504,6 @@ impl Config {
         }
         problems.range("policy.attempts_max", policy.attempts_max.into(), 0, 200);
         problems.range("policy.reserve_frames", policy.reserve_frames.into(), 1, 64);
-    }
-
-    fn check_canary(&self, problems: &mut Problems) {
-        // Pages are discarded when their program ends: in a recording none does.
-        let needs_programs = [Canary::KeepGuestFrame, Canary::DropDiscard];
-        if self.load.trace.is_some() && needs_programs.contains(&self.run.canary) {
-            let message = format!("{:?} cannot act while a recording is replayed", self.run.canary);
-            problems.add("run.canary", message);
-        }
-        let with_confirm = match self.run.canary {
-            Canary::None | Canary::LosePage | Canary::OverfillNode | Canary::StaleContent => return,
-            Canary::ForgetEarly
-            | Canary::KeepOrphans
-            | Canary::BelieveOld
-            | Canary::NeverRepeat
-            | Canary::DenyPage
-            | Canary::SameEpoch
-            | Canary::LateDeadline
-            | Canary::KeepVersion => true,
-            _ => false,
-        };
-        if with_confirm != self.confirms() {
-            let needed = if with_confirm { "true" } else { "false, without faults" };
-            problems.add(
-                "run.canary",
-                format!("{:?} can only be found with policy.confirm = {needed}", self.run.canary),
-            );
-        }
     }
 
     fn check_run(&self, problems: &mut Problems) {

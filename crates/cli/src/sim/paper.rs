@@ -7,7 +7,7 @@ use anyhow::Result;
 use hiroma_command::machine;
 use hiroma_sim_lab::paper::{Paper, Params};
 
-use super::shared::{self, Jobs, Outputs};
+use super::shared::{self, Broken, Jobs, Outputs};
 
 /// Run every experiment of the paper on global page placement, and print its tables beside the
 /// paper's figures.
@@ -25,6 +25,8 @@ pub struct PaperArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     seeds: Option<u32>,
     #[command(flatten)]
+    broken: Broken,
+    #[command(flatten)]
     jobs: Jobs,
     #[command(flatten)]
     outputs: Outputs,
@@ -33,9 +35,10 @@ pub struct PaperArgs {
 /// `hiroma sim paper`.
 pub fn paper(args: &PaperArgs) -> Result<ExitCode> {
     args.outputs.check()?;
+    let canary = args.broken.canary()?;
     let mut paper = Paper::plan(Params::new(args.quick, args.seeds.map(|seeds| seeds as usize)));
     let runs = paper.runs();
-    shared::in_lab(args.jobs.threads(), runs, |lab, progress| {
+    shared::in_broken_lab(args.jobs.threads(), runs, canary, |lab, progress| {
         let start = Instant::now();
         paper.run(lab).map_err(shared::failed)?;
         let mut report = paper.report(machine::look(), start.elapsed().as_secs_f64());

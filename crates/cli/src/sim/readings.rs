@@ -6,7 +6,7 @@ use anyhow::Result;
 use hiroma_command::machine;
 use hiroma_sim_lab::paper::{Search, SearchParams};
 
-use super::shared::{self, Jobs, Outputs};
+use super::shared::{self, Broken, Jobs, Outputs};
 
 /// Search for the reading of the paper on global page placement under which most of its claims come
 /// out.
@@ -25,6 +25,8 @@ pub struct ReadingsArgs {
     #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(0..=100))]
     steps: u32,
     #[command(flatten)]
+    broken: Broken,
+    #[command(flatten)]
     jobs: Jobs,
     #[command(flatten)]
     outputs: Outputs,
@@ -33,8 +35,10 @@ pub struct ReadingsArgs {
 /// `hiroma sim readings`.
 pub fn readings(args: &ReadingsArgs) -> Result<ExitCode> {
     args.outputs.check()?;
+    let canary = args.broken.canary()?;
     let mut search = Search::new(SearchParams::new(args.seeds as usize, args.steps as usize));
-    shared::in_lab(args.jobs.threads(), search.runs(), |lab, progress| {
+    let (threads, runs) = (args.jobs.threads(), search.runs());
+    shared::in_broken_lab(threads, runs, canary, |lab, progress| {
         let tell = |line: String| progress.print(&line);
         search.run(lab, |tried| tell(tried.line())).map_err(shared::failed)?;
         let mut report = search.report(machine::look());

@@ -1,9 +1,11 @@
 //! Options, exit codes and files that the subcommands share.
 
 use anyhow::{Context, Result};
-use hiroma_sim::{Config, RunError};
+use hiroma_sim::{Canary, Config, RunError};
+use hiroma_sim_lab::cluster::cluster_of;
 use hiroma_sim_lab::jobs::Stop;
-use hiroma_sim_lab::lab::{Lab, LabError};
+use hiroma_sim_lab::lab::{Lab, LabError, with_canary};
+use hiroma_sim_lab::settings::Settings;
 use hiroma_sim_lab::single::seeds_from;
 use hiroma_units::Bytes;
 
@@ -35,6 +37,25 @@ pub struct Jobs {
     /// Number of runs at the same time [default: number of processors]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     jobs: Option<u16>,
+}
+
+/// A bug that is built in, to see that the checkers find it.
+#[derive(clap::Args)]
+pub struct Broken {
+    /// Build in a bug wherever it can act: the command has to fail (`hiroma sim explain run.canary`)
+    #[arg(long, value_name = "NAME")]
+    canary: Option<String>,
+}
+
+impl Broken {
+    /// The bug.
+    pub fn canary(&self) -> Result<Canary> {
+        let Some(name) = &self.canary else { return Ok(Canary::None) };
+        // The paper's machine with reservations: all that can act there can act in it.
+        let text = format!("policy.reservation = \"in_advance\"\nrun.canary = {name:?}\n");
+        let settings = Settings::parse("--canary", &text).map_err(refused)?;
+        Ok(cluster_of(settings).map_err(refused)?.run.canary)
+    }
 }
 
 impl Runs {
@@ -91,6 +112,17 @@ pub fn in_lab<T>(
     runs: usize,
     work: impl FnOnce(&Lab<'_>, &Progress) -> Result<T>,
 ) -> Result<T> {
+    in_broken_lab(threads, runs, Canary::None, work)
+}
+
+/// The same with a bug built in, wherever it can act.
+pub fn in_broken_lab<T>(
+    threads: usize,
+    runs: usize,
+    canary: Canary,
+    work: impl FnOnce(&Lab<'_>, &Progress) -> Result<T>,
+) -> Result<T> {
+    let instead = with_canary(canary);
     let (stop, progress) = (stop_on_signals()?, Progress::new(runs as f64));
     let memory = Memory::default();
     let lab = Lab {
@@ -98,6 +130,7 @@ pub fn in_lab<T>(
         stop: &stop,
         advance: &|part| progress.advance(part),
         lacking: &|bytes| memory.lacking(bytes),
+        instead: &instead,
     };
     work(&lab, &progress)
 }

@@ -364,3 +364,42 @@ fn fit_transfer(
     // In steps of ten microseconds.
     Ok((low + high) / 20_000 * 10_000)
 }
+
+#[cfg(test)]
+mod tests {
+    use hiroma_sim::{Canary, RunError};
+
+    use super::*;
+    use crate::jobs::Stop;
+    use crate::lab::with_canary;
+
+    /// A quarter of the machine for a short time, with `canary` wherever it can act.
+    fn small(canary: Canary) -> impl Fn(&Config) -> Option<Config> + Sync {
+        let broken = with_canary(canary);
+        move |config| {
+            let mut config = config.clone();
+            config.topology.dims = vec![8, 8];
+            config.disk.count = 4.min(config.disk.count);
+            config.policy.domain_radius = config.policy.domain_radius.min(8);
+            config.load.arrivals_per_s /= 4.0;
+            (config.run.warmup_ns, config.run.duration_ns) = (20_000_000, 100_000_000);
+            Some(broken(&config).unwrap_or(config))
+        }
+    }
+
+    #[test]
+    fn every_canary_ends_the_search() {
+        for canary in Canary::TRUSTING {
+            let (stop, instead) = (Stop::new(), small(canary));
+            let (advance, lacking) = (&|_| (), &|_| None);
+            let lab = Lab { threads: 2, stop: &stop, advance, lacking, instead: &instead };
+            let mut search = Search::new(SearchParams::new(2, 0));
+            match search.run(&lab, |tried| panic!("{canary:?} is not found: {}", tried.line())) {
+                Err(LabError::Failed {
+                    error: RunError::Wrong(_) | RunError::Stuck(_), ..
+                }) => (),
+                other => panic!("{canary:?}: {other:?}"),
+            }
+        }
+    }
+}

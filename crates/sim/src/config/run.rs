@@ -51,6 +51,23 @@ pub enum Canary {
     KeepVersion,
 }
 
+impl Canary {
+    /// Those of a cluster without `policy.confirm` and faults.
+    pub const TRUSTING: [Canary; 11] = [
+        Canary::LosePage,
+        Canary::KeepCopy,
+        Canary::OverfillNode,
+        Canary::DropAnswer,
+        Canary::StaleContent,
+        Canary::VanishPage,
+        Canary::SkipPlaced,
+        Canary::LeakFrame,
+        Canary::KeepGuestFrame,
+        Canary::DropDiscard,
+        Canary::KeepReservation,
+    ];
+}
+
 /// Duration of a run, and what is measured and checked.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]

@@ -1,7 +1,8 @@
 //! The cluster with faults: messages are lost, repeated and reordered, links are cut, nodes fail.
 //!
-//! Each node is a [`Member`] and what is physically there ([`node`]). A node acts only on what is
-//! its own and what messages say; only the checks ([`audit`]) look at several nodes at once.
+//! Each node is a member (`hiroma_policy::placement::member`) and what is physically there
+//! ([`node`]). A node acts only on what is its own and what messages say; only the checks ([`audit`])
+//! look at several nodes at once.
 
 mod act;
 mod audit;
