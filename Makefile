@@ -11,7 +11,7 @@ MDBOOK := target/tools/bin/mdbook
 COMPLETIONS := bash-completion/completions/hiroma zsh/site-functions/_hiroma fish/vendor_completions.d/hiroma.fish
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo demo-pool demo-spark test soak soak-placer soak-pool soak-hot soak-quiet soak-spark test-places test-e2e test-strangers test-jvm test-configurations test-ray test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
+.PHONY: help build demo demo-pool demo-spark test soak soak-placer soak-pool soak-hot soak-quiet soak-spark test-places test-e2e test-strangers test-jvm test-configurations test-ray test-slurm test-vm bench bench-spark bench-spark-jobs spark-jars lint deps deps-build docs man install uninstall release clean
 
 help: ## list these
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -75,6 +75,9 @@ bench-spark-jobs: spark-jars ## jobs that know nothing of the plugin, in pairs w
 
 test-ray: deps-build ## shards of a sweep on a stock Ray (installs Ray into target)
 	scripts/ray.sh
+
+test-slurm: deps-build ## shards of a sweep on a Slurm cluster of this machine alone (as root; Debian: slurmctld slurmd munge)
+	scripts/slurm.sh
 
 test-vm: build ## kernels of distributions in QEMU
 	@scripts/deps.sh vm

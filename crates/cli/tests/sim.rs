@@ -458,6 +458,73 @@ fn slurm_script_runs_shards_and_merges_them() {
     assert!(code == Some(1) && errors.contains("submit the script with sbatch"), "{errors}");
 }
 
+/// More shards than one array may have tasks, in a directory whose name Slurm would take for a
+/// pattern.
+#[test]
+fn a_slurm_cluster_runs_shards_and_merges_them() {
+    let dir = tempfile::tempdir().unwrap();
+    // Other clusters are there for other work.
+    if std::env::var_os("HIROMA_TEST_SLURM").is_none() {
+        skip!(Machine, "sweeps on Slurm: make test-slurm starts a cluster for them");
+        return;
+    }
+    let alone = small_sweep(dir.path());
+    let write = ["sweep", "DIR/s.toml", "--out", "DIR/a %a", "--on", "slurm", "--shards", "6"];
+    let (code, _, errors) = hiroma(dir.path(), &write);
+    assert_eq!(code, Some(0), "{errors}");
+    let out = dir.path().join("a %a");
+    let script = out.join("sweep-slurm.sh");
+    // As if there were a thousand times as many shards.
+    let text = fs::read_to_string(&script).unwrap();
+    let few = text.replace("--array=1-6", "--array=1-4").replace("\ntasks=6\n", "\ntasks=4\n");
+    assert_ne!(few, text);
+    fs::write(&script, few).unwrap();
+    // The shards first, and one of them fails: what it would have run is missing.
+    let submit = || {
+        let submitted = Command::new("bash").arg(&script).args(["submit", "--time=9"]).output();
+        let submitted = submitted.unwrap();
+        let told = String::from_utf8(submitted.stdout).unwrap();
+        assert!(
+            submitted.status.success() && told.contains("runs the 6 shards"),
+            "{told}{}",
+            String::from_utf8_lossy(&submitted.stderr)
+        );
+        let job = |word: &str| {
+            let after = told.split_once(word).unwrap().1;
+            after.split([' ', ';']).next().unwrap().to_owned()
+        };
+        let (array, merge) = (job("job "), job(", job "));
+        let wait = Command::new("timeout")
+            .args([
+                "120",
+                "bash",
+                "-c",
+                "while squeue -h -j $0 2>/dev/null | grep -q .; do sleep 0.5; done",
+                &merge,
+            ])
+            .status();
+        assert!(wait.unwrap().success(), "the merge has not ended: {told}");
+        (array, merge)
+    };
+    let log = |name: String| fs::read_to_string(out.join(&name)).unwrap_or(name);
+    let hidden = dir.path().join("s.toml.hidden");
+    fs::rename(dir.path().join("s.toml"), &hidden).unwrap();
+    let (array, merge) = submit();
+    assert!(log(format!("slurm-{array}_3.log")).contains("s.toml"), "{array}");
+    assert!(log(format!("slurm-{merge}.log")).contains("Missing in shard 1/"), "{merge}");
+    fs::rename(&hidden, dir.path().join("s.toml")).unwrap();
+    let (array, _) = submit();
+    for (task, runs) in [(1, 2), (2, 2), (3, 1), (4, 1)] {
+        let log = log(format!("slurm-{array}_{task}.log"));
+        assert_eq!(log.matches("1 runs done, 0 were there already").count(), runs, "{log}");
+    }
+    assert_eq!(fs::read_to_string(out.join("merged.json")).unwrap(), alone);
+    let (array, _) = submit();
+    let log = log(format!("slurm-{array}_1.log"));
+    assert!(log.contains("0 runs done, 1 were there already"), "{log}");
+    assert_eq!(fs::read_to_string(out.join("merged.json")).unwrap(), alone);
+}
+
 #[test]
 fn ray_runs_shards_and_merges_them() {
     let dir = tempfile::tempdir().unwrap();

@@ -4,6 +4,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// Tasks of a job array: Slurm's `MaxArraySize`, if nobody changes it, allows no more.
+const TASKS_MAX: usize = 1000;
+
 /// What runs the shards.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Engine {
@@ -78,6 +81,7 @@ impl Script {
         let values = [
             ("@NAME@", self.name().to_owned()),
             ("@SHARDS@", self.shards.to_string()),
+            ("@TASKS@", self.shards.min(TASKS_MAX).to_string()),
             ("@SEEDS@", word(&seeds)),
             ("@HIROMA@", path(&self.hiroma)),
             ("@SWEEP@", path(&self.sweep)),
@@ -134,9 +138,10 @@ mod tests {
         let text = script(Engine::Slurm).text();
         assert!(text.contains("\n#SBATCH --array=1-12\n"));
         assert!(text.contains("\nhiroma='/opt/it'\\''s @OUT@/hiroma'\n"), "{text}");
-        assert!(text.contains(
-            "\nsweep='/home/me/s \"1\".toml'\nout='/scratch/o'\nshards=12\nseeds='20'\n"
-        ));
+        assert!(text.contains("\nsweep='/home/me/s \"1\".toml'\nout='/scratch/o'\nshards=12\n"));
+        assert!(text.contains("\ntasks=12\nseeds='20'\n"));
+        let many = Script { shards: 2500, ..script(Engine::Slurm) }.text();
+        assert!(many.contains("\n#SBATCH --array=1-1000\n") && many.contains("\nshards=2500\n"));
         let text = script(Engine::Ray).text();
         assert!(
             text.contains(
