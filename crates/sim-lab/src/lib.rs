@@ -6,6 +6,7 @@
 //! | [`settings`], [`cluster`], [`presets`] | files to configurations; errors with their line |
 //! | [`policies`] | placement policies of users |
 //! | [`lab`], [`jobs`] | runs, several at the same time |
+//! | [`forecast`] | memory and time that runs take, before they begin |
 //! | [`single`], [`compare`], [`replay`] | one cluster; all policies on it; a recorded load |
 //! | [`picture`] | one run over time, by node, and where time goes |
 //! | [`sweep`] | a grid of settings, in shards that run anywhere |
@@ -20,6 +21,7 @@
 pub mod cluster;
 pub mod compare;
 pub mod figures;
+pub mod forecast;
 pub mod jobs;
 pub mod keys;
 pub mod lab;

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use anyhow::Result;
 use hiroma_command::machine;
+use hiroma_sim_lab::forecast::Plan;
 use hiroma_sim_lab::paper::{Paper, Params};
 
 use super::shared::{self, Broken, Jobs, Outputs};
@@ -37,8 +38,9 @@ pub fn paper(args: &PaperArgs) -> Result<ExitCode> {
     args.outputs.check()?;
     let canary = args.broken.canary()?;
     let mut paper = Paper::plan(Params::new(args.quick, args.seeds.map(|seeds| seeds as usize)));
-    let runs = paper.runs();
-    shared::in_broken_lab(args.jobs.threads(), runs, canary, |lab, progress| {
+    let configs = paper.configs();
+    let plan = Plan::new(configs.iter().map(|(config, times)| (&**config, *times as f64)));
+    shared::in_broken_lab(args.jobs.threads(), &plan, canary, |lab, progress| {
         let start = Instant::now();
         paper.run(lab).map_err(shared::failed)?;
         let mut report = paper.report(machine::look(), start.elapsed().as_secs_f64());

@@ -51,6 +51,20 @@ impl Progress {
         }
     }
 
+    /// The completed runs, as a share of the total.
+    pub fn share(&self) -> f64 {
+        self.state.lock().expect("no holder panics").done / self.total
+    }
+
+    /// Prints a note to standard error without disturbing the bar.
+    pub fn note(&self, text: &str) {
+        let state = self.state.lock().expect("no holder panics");
+        match &state.bar {
+            Some(bar) => bar.suspend(|| eprintln!("{text}")),
+            None => eprintln!("{text}"),
+        }
+    }
+
     /// Prints a result without disturbing the bar.
     pub fn print(&self, text: &str) {
         let state = self.state.lock().expect("no holder panics");

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use hiroma_command::machine;
+use hiroma_sim_lab::forecast::Plan;
 use hiroma_sim_lab::paper::{Search, SearchParams};
 
 use super::shared::{self, Broken, Jobs, Outputs};
@@ -37,8 +38,10 @@ pub fn readings(args: &ReadingsArgs) -> Result<ExitCode> {
     args.outputs.check()?;
     let canary = args.broken.canary()?;
     let mut search = Search::new(SearchParams::new(args.seeds as usize, args.steps as usize));
-    let (threads, runs) = (args.jobs.threads(), search.runs());
-    shared::in_broken_lab(threads, runs, canary, |lab, progress| {
+    let configs = search.configs();
+    let plan = Plan::new(configs.iter().map(|(config, times)| (&**config, *times)));
+    let plan = plan.for_one("the first step of the search");
+    shared::in_broken_lab(args.jobs.threads(), &plan, canary, |lab, progress| {
         let tell = |line: String| progress.print(&line);
         search.run(lab, |tried| tell(tried.line())).map_err(shared::failed)?;
         let mut report = search.report(machine::look());

@@ -1,8 +1,11 @@
 //! Options, exit codes and files that the subcommands share.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result};
 use hiroma_sim::{Canary, Config, RunError};
 use hiroma_sim_lab::cluster::cluster_of;
+use hiroma_sim_lab::forecast::{self, Forecast, Plan};
 use hiroma_sim_lab::jobs::Stop;
 use hiroma_sim_lab::lab::{Lab, LabError, with_canary};
 use hiroma_sim_lab::settings::Settings;
@@ -75,22 +78,44 @@ impl Jobs {
     }
 }
 
-/// Less memory is not worth a word.
+/// Less memory, and less time, s, are not worth a word.
 const MUCH: Bytes = Bytes(256 << 20);
+const LONG_S: f64 = 10.0;
 
-/// Says how much memory `runs` runs at the same time take at least, if it is much: those of the
-/// largest of `configs`. The time that they take is told by their progress.
-pub fn tell_memory<'a>(configs: impl IntoIterator<Item = &'a Config>, runs: usize) {
-    let need_bytes = |config| {
-        let need = hiroma_sim::need(config);
-        need.idle_bytes.saturating_add(need.table_bytes)
-    };
-    let each = configs.into_iter().map(need_bytes).max().unwrap_or(0);
-    let all = Bytes(each.saturating_mul(runs as u64));
-    if all.0 >= MUCH.0 {
-        eprintln!(
-            "runs at the same time: {runs}, with at least {all} of memory (--jobs changes it)"
-        );
+/// What runs are about to take, if it is much.
+fn outlook(plan: &Plan<'_>, threads: usize, forecast: Forecast) -> Option<String> {
+    let time = forecast.wall_s.filter(|wall_s| *wall_s >= LONG_S).map(time);
+    let memory =
+        (forecast.bytes >= MUCH.0).then(|| format!("at least {} of memory", Bytes(forecast.bytes)));
+    let takes: Vec<String> =
+        [time.map(|time| format!("about {time}")), memory].into_iter().flatten().collect();
+    let (runs, part) = (plan.runs(), plan.part());
+    let part = if part.is_empty() { String::new() } else { format!(" for {part}") };
+    (!takes.is_empty()).then(|| {
+        format!(
+            "{runs} run{}{part}, {} at the same time (--jobs changes it): {}",
+            if runs == 1 { "" } else { "s" },
+            threads.min(runs),
+            takes.join(" and ")
+        )
+    })
+}
+
+/// By how much the runs that are `done`, of those in the forecast, took another time, if by much.
+fn surprise(forecast: Forecast, done: f64, took_s: f64) -> Option<String> {
+    let wall_s = forecast.wall_s? * done;
+    let is_other = (took_s > 2.0 * wall_s || wall_s > 2.0 * took_s) && took_s.max(wall_s) >= LONG_S;
+    is_other.then(|| format!("took {}; {} had been expected", time(took_s), time(wall_s)))
+}
+
+/// A time that is not known well.
+fn time(s: f64) -> String {
+    if s < 90.0 {
+        format!("{s:.0} s")
+    } else if s < 5400.0 {
+        format!("{:.0} min", s / 60.0)
+    } else {
+        format!("{:.0} h", s / 3600.0)
     }
 }
 
@@ -105,34 +130,42 @@ pub fn stop_on_signals() -> Result<Stop> {
     Ok(stop)
 }
 
-/// What `work` does in a lab that shows the progress of `runs` runs, ends on signals, and before it
-/// takes the machine's last memory.
+/// What `work` does in a lab that shows its progress, ends on signals, and before it takes the
+/// machine's last memory. What the runs of `plan` are about to take is told before, if it is much.
 pub fn in_lab<T>(
     threads: usize,
-    runs: usize,
+    plan: &Plan<'_>,
     work: impl FnOnce(&Lab<'_>, &Progress) -> Result<T>,
 ) -> Result<T> {
-    in_broken_lab(threads, runs, Canary::None, work)
+    in_broken_lab(threads, plan, Canary::None, work)
 }
 
 /// The same with a bug built in, wherever it can act.
 pub fn in_broken_lab<T>(
     threads: usize,
-    runs: usize,
+    plan: &Plan<'_>,
     canary: Canary,
     work: impl FnOnce(&Lab<'_>, &Progress) -> Result<T>,
 ) -> Result<T> {
     let instead = with_canary(canary);
-    let (stop, progress) = (stop_on_signals()?, Progress::new(runs as f64));
+    let stop = stop_on_signals()?;
     let memory = Memory::default();
-    let lab = Lab {
-        threads,
-        stop: &stop,
-        advance: &|part| progress.advance(part),
-        lacking: &|bytes| memory.lacking(bytes),
-        instead: &instead,
-    };
-    work(&lab, &progress)
+    let lacking = |bytes| memory.lacking(bytes);
+    // What is measured ahead is not broken: it only tells how long the runs take.
+    let ahead =
+        Lab { threads, stop: &stop, advance: &|_| (), lacking: &lacking, instead: &|_| None };
+    let forecast = plan.forecast(&ahead, forecast::wall_s);
+    if let Some(outlook) = outlook(plan, threads, forecast) {
+        eprintln!("{outlook}");
+    }
+    let (progress, start) = (Progress::new(plan.runs() as f64), Instant::now());
+    let lab = Lab { advance: &|part| progress.advance(part), instead: &instead, ..ahead };
+    let done = work(&lab, &progress)?;
+    let took_s = start.elapsed().as_secs_f64();
+    if let Some(surprise) = surprise(forecast, progress.share(), took_s) {
+        progress.note(&surprise);
+    }
+    Ok(done)
 }
 
 /// Converts the failure of a run to one with the exit code of its kind.
@@ -164,4 +197,38 @@ pub fn tell_crashes_apart() {
 /// A refusal of a file or a trace.
 pub fn refused(error: impl std::fmt::Display) -> anyhow::Error {
     refuse(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use hiroma_sim::Config;
+
+    use super::*;
+
+    #[test]
+    fn much_is_told_before_and_other_times_after() {
+        let config = Config::default();
+        let plan = Plan::new([(&config, 45.0)]);
+        let told = |wall_s, bytes| outlook(&plan, 2, Forecast { bytes, wall_s });
+        assert_eq!(told(Some(9.0), 1 << 20), None);
+        assert_eq!(
+            told(Some(200.0), 3 << 29).unwrap(),
+            "45 runs, 2 at the same time (--jobs changes it): about 3 min and at least 1.50GiB of memory"
+        );
+        assert!(told(Some(12.3), 0).unwrap().ends_with(": about 12 s"));
+        assert!(told(None, 1 << 30).unwrap().ends_with(": at least 1GiB of memory"));
+        let one = Plan::new([(&config, 1.0)]).for_one("step");
+        let told = outlook(&one, 8, Forecast { bytes: 0, wall_s: Some(1e5) }).unwrap();
+        assert_eq!(told, "1 run for step, 1 at the same time (--jobs changes it): about 28 h");
+
+        let forecast = Forecast { bytes: 0, wall_s: Some(100.0) };
+        assert_eq!(surprise(forecast, 1.0, 199.0), None);
+        assert_eq!(surprise(forecast, 1.0, 51.0), None);
+        assert_eq!(surprise(forecast, 1.0, 201.0).unwrap(), "took 3 min; 2 min had been expected");
+        assert!(surprise(forecast, 1.0, 49.0).is_some());
+        // Twice as many runs as in the forecast.
+        assert_eq!(surprise(forecast, 2.0, 201.0), None);
+        assert_eq!(surprise(Forecast { bytes: 0, wall_s: Some(1.0) }, 1.0, 9.0), None);
+        assert_eq!(surprise(Forecast { bytes: 0, wall_s: None }, 1.0, 100.0), None);
+    }
 }

@@ -12,6 +12,7 @@ use hiroma_sim::Config;
 use hiroma_sim_lab::cluster::read_cluster;
 use hiroma_sim_lab::compare::{self, Entrant, entrants_with};
 use hiroma_sim_lab::figures::Figures;
+use hiroma_sim_lab::forecast::Plan;
 use hiroma_sim_lab::lab::{Job, jobs_of};
 use hiroma_sim_lab::picture::{self, SAMPLES};
 use hiroma_sim_lab::policies::Policies;
@@ -247,8 +248,8 @@ fn simulate(
     // The page shows the first run as it went.
     let drawn = jobs.first_mut().filter(|_| outputs.wants_html());
     drawn.into_iter().for_each(|job| Arc::make_mut(&mut job.config).run.samples = SAMPLES);
-    shared::tell_memory([&*config], runs.jobs.threads().min(jobs.len()));
-    shared::in_lab(runs.jobs.threads(), jobs.len(), |lab, progress| {
+    let plan = Plan::new([(&*config, jobs.len() as f64)]);
+    shared::in_lab(runs.jobs.threads(), &plan, |lab, progress| {
         let keep =
             |job: &Job, outcome| (Figures::of(&outcome), picture::section(&job.config, &outcome));
         let kept = lab.map_all(&jobs, keep).map_err(shared::failed)?;
@@ -297,8 +298,9 @@ fn rank(
     outputs: &Outputs,
 ) -> Result<ExitCode> {
     println!("{}", single::seeds_text(seeds));
-    shared::tell_memory([config], runs.jobs.threads().min(entrants.len() * seeds.len()));
-    shared::in_lab(runs.jobs.threads(), entrants.len() * seeds.len(), |lab, progress| {
+    let configs: Vec<Config> = entrants.iter().map(|entrant| entrant.config.clone()).collect();
+    let plan = Plan::new(configs.iter().map(|config| (config, seeds.len() as f64)));
+    shared::in_lab(runs.jobs.threads(), &plan, |lab, progress| {
         let comparison = compare::compare(config, entrants, seeds, lab).map_err(shared::failed)?;
         let section = comparison.section("Policies");
         show(progress, &section);

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use hiroma_report::Table;
-use hiroma_sim_lab::notes;
 use hiroma_sim_lab::policies::Policies;
 use hiroma_sim_lab::sweep::scripts::{Engine, Script};
 use hiroma_sim_lab::sweep::{self, Merged, Plan, Shard, Store, StoreError, SweepError};
+use hiroma_sim_lab::{forecast, notes};
 
 use super::shared::{self, Files, Jobs};
 
@@ -88,10 +88,12 @@ pub fn sweep(args: &SweepArgs) -> Result<ExitCode> {
     if let Some(engine) = args.on {
         return write_script(args, engine, &plan);
     }
-    let missing = sweep::missing(&plan, args.shard, &store).len();
-    let configs = plan.cells.iter().map(|cell| &*cell.config);
-    shared::tell_memory(configs, args.jobs.threads().min(missing));
-    shared::in_lab(args.jobs.threads(), missing, |lab, progress| {
+    let mut times = vec![0.0; plan.cells.len()];
+    let missing = sweep::missing(&plan, args.shard, &store);
+    missing.iter().for_each(|&point| times[plan.point(point).cell] += 1.0);
+    let configs = plan.cells.iter().map(|cell| &*cell.config).zip(times);
+    let runs = forecast::Plan::new(configs.filter(|(_, times)| *times > 0.0));
+    shared::in_lab(args.jobs.threads(), &runs, |lab, progress| {
         let done = sweep::run(&plan, args.shard, &store, lab).map_err(|error| match error {
             SweepError::Store(error) => refused_or_failed(error),
             SweepError::Lab(error) => shared::failed(error),

@@ -61,9 +61,10 @@ impl Book {
         Curve { name: name.to_owned(), points: points.collect() }
     }
 
-    /// Number of runs.
-    pub fn runs(&self) -> usize {
-        self.seeds.iter().map(Vec::len).sum()
+    /// Labels and configurations, with the number of runs of each.
+    pub fn configs(&self) -> impl Iterator<Item = (&str, &Arc<Config>, usize)> {
+        let seeds = self.seeds.iter().map(Vec::len);
+        self.configs.iter().zip(seeds).map(|((label, config), runs)| (label.as_str(), config, runs))
     }
 
     /// Runs all requests.
@@ -206,11 +207,6 @@ impl Book {
 
 #[cfg(test)]
 impl Book {
-    /// Labels and configurations.
-    pub fn configs(&self) -> impl Iterator<Item = (&str, &Config)> {
-        self.configs.iter().map(|(label, config)| (label.as_str(), &**config))
-    }
-
     /// Changes every configuration.
     pub fn change(&mut self, change: impl Fn(&mut Config)) {
         self.configs.iter_mut().for_each(|(_, config)| change(Arc::make_mut(config)));

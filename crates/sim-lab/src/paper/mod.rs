@@ -9,6 +9,8 @@ mod readings;
 mod score;
 mod search;
 
+use std::sync::Arc;
+
 use hiroma_policy::placement::{PlacementConfig, ScopeKind};
 use hiroma_report::{Machine, Report};
 use hiroma_sim::Config;
@@ -132,9 +134,9 @@ impl Paper {
         Paper { params, book, experiments, readings, beyond }
     }
 
-    /// Number of runs.
-    pub fn runs(&self) -> usize {
-        self.book.runs()
+    /// All configurations, with the number of runs of each.
+    pub fn configs(&self) -> Vec<(Arc<Config>, usize)> {
+        self.book.configs().map(|(_, config, runs)| (config.clone(), runs)).collect()
     }
 
     /// Executes the runs.
@@ -180,10 +182,10 @@ mod tests {
     fn planned_configurations_are_unique_and_valid() {
         for quick in [true, false] {
             let paper = Paper::plan(Params::new(quick, None));
-            for (place, (label, config)) in paper.book.configs().enumerate() {
+            for (place, (label, config, _)) in paper.book.configs().enumerate() {
                 assert_eq!(config.validate(), Ok(()), "{label}");
                 assert!(
-                    paper.book.configs().skip(place + 1).all(|(_, other)| other != config),
+                    paper.book.configs().skip(place + 1).all(|(_, other, _)| other != config),
                     "{label} twice"
                 );
             }

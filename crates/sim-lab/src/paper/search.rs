@@ -4,6 +4,8 @@
 //! that differ in one answer are tried, and the search goes on from the best as long as it is better. Under each reading the same three figures are fitted
 //! by the same rule; everything else is predicted.
 
+use std::sync::Arc;
+
 use hiroma_policy::placement::{PlacementKind, ScopeKind};
 use hiroma_report::{Machine, Measure, Report, Section, Table, figures as digits};
 use hiroma_sim::Config;
@@ -31,8 +33,12 @@ const TURNS: usize = 3;
 /// Simulated time of a run that fits the transfer or the rate, as a share of the usual.
 const SHORTER: u64 = 2;
 
-/// Configurations that one reading needs, about.
-const RUNS_ABOUT: usize = 130;
+/// Configurations that fitting the high rate, and the transfer, needs, about: in two of the turns,
+/// and the rate once more.
+const RATE_RUNS_ABOUT: f64 = 3.0 * 5.5;
+const TRANSFER_RUNS_ABOUT: f64 = 2.0 * 6.0;
+/// Turns in which the disk is fitted, with one seed.
+const DISK_TURNS: usize = 3;
 
 /// The extent of the search.
 #[derive(Clone, Debug)]
@@ -126,10 +132,37 @@ impl Search {
         Search { params, tried: Vec::new(), path: Vec::new() }
     }
 
-    /// Number of runs of one step, about: how many steps there will be is not known.
-    pub fn runs(&self) -> usize {
-        let step = if self.params.steps > 0 { Reading::FIRST.neighbours().len() } else { 0 };
-        RUNS_ABOUT * self.params.seeds.len() * 2 * (1 + step)
+    /// Configurations of the first step from either start, with the number of runs of each, about:
+    /// how many steps there will be is not known.
+    pub fn configs(&self) -> Vec<(Arc<Config>, f64)> {
+        let seeds = self.params.seeds.len() as f64;
+        let of_reading = |reading: Reading| {
+            let fitted = Fitted::BEST;
+            let mut book = Book::default();
+            let named = Rates { high: fitted.high, ..RATES };
+            let base = fitted.config(reading);
+            let params = Params::of_claims(base.clone(), named, self.params.seeds.clone());
+            Experiments::plan(&params, &mut book);
+            let claims = book.configs().map(|(_, config, runs)| (config.clone(), runs as f64));
+            let at_rate = |placement| {
+                let mut config = at_rate(reading, &fitted, fitted.high);
+                config.policy.placement = placement;
+                Arc::new(config)
+            };
+            let fits = [
+                (Arc::new(without_lenders(base)), DISK_TURNS as f64),
+                (at_rate(PlacementKind::Nearest), seeds * RATE_RUNS_ABOUT),
+                (at_rate(PlacementKind::MostFree), seeds * TRANSFER_RUNS_ABOUT),
+            ];
+            claims.chain(fits).collect::<Vec<_>>()
+        };
+        let starts = [Reading::FIRST, Reading::BEST];
+        let each = starts.into_iter().flat_map(|start| {
+            let step = if self.params.steps > 0 { start.neighbours().len() } else { 0 };
+            let readings = 1.0 + step as f64;
+            of_reading(start).into_iter().map(move |(config, times)| (config, times * readings))
+        });
+        each.collect()
     }
 
     /// All readings that were tried, best first.
@@ -304,6 +337,13 @@ fn at_rate(reading: Reading, fitted: &Fitted, rate: f64) -> Config {
     config
 }
 
+/// Without global placement.
+fn without_lenders(mut config: Config) -> Config {
+    config.policy.scope = ScopeKind::Disk;
+    (config.run.warmup_ns, config.run.duration_ns) = (10_000_000_000, 2_000_000_000);
+    config
+}
+
 /// The response without global placement is in proportion to the time of a disk.
 fn fit_disk(
     lab: &Lab<'_>,
@@ -312,10 +352,8 @@ fn fit_disk(
     seeds: &[u64],
 ) -> Result<u64, LabError> {
     // What is not the disk's is not in proportion: a second turn corrects it.
-    for _ in 0..3 {
-        let mut config = fitted.config(reading);
-        config.policy.scope = ScopeKind::Disk;
-        (config.run.warmup_ns, config.run.duration_ns) = (10_000_000_000, 2_000_000_000);
+    for _ in 0..DISK_TURNS {
+        let config = without_lenders(fitted.config(reading));
         let response = measure(lab, config, &seeds[..1], crate::figures::RESPONSE)?;
         fitted.disk_ns = (fitted.disk_ns as f64 * DISK_MS / response) as u64;
     }
