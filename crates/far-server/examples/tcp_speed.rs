@@ -6,10 +6,11 @@
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hiroma_far::config::Allocation;
-use hiroma_far::store::tcp::TcpStore;
+use hiroma_far::store::tcp::{TcpOptions, TcpStore};
 use hiroma_far::store::{Channel, Purpose, Store, Token};
 use hiroma_far_server::{ServeOptions, serve};
 use hiroma_sys::frame::FrameBuf;
@@ -28,9 +29,20 @@ fn main() {
     })
     .unwrap();
     let addr = server.local_addr().to_string();
-    let store =
-        TcpStore::connect(&[addr], SECTOR, Allocation::Simple, Duration::from_secs(5), None, &[])
-            .unwrap();
+    let store = TcpStore::connect_with(TcpOptions {
+        servers: vec![addr],
+        sector_bytes: SECTOR,
+        allocation: Allocation::Simple,
+        timeout: Duration::from_secs(5),
+        key_file: None,
+        resolved: Vec::new(),
+        log: Arc::new(|line| eprintln!("{line}")),
+        lost: Arc::new(|error| panic!("{error}")),
+        is_redundant: false,
+        is_return: false,
+        is_followed: false,
+    })
+    .unwrap();
     let mut reader = store.open(Purpose::Read).unwrap();
     let mut writer = store.open(Purpose::Write).unwrap();
     let mut frames: Vec<FrameBuf> = (0..4).map(|_| FrameBuf::leak(EXTENT)).collect();

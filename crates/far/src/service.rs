@@ -273,28 +273,6 @@ impl Serving {
                 return Ok(usize::from(is_longer));
             }
             Call::Release { start, end } => core().release(start, end)?,
-            Call::Pin { start, end } => {
-                let mut core = core();
-                core.all_mapped(start, end)?;
-                core.addresses.pinned.insert(start, end);
-                return Ok(usize::from(core.addresses.is_plain(start, end)));
-            }
-            Call::Unpin { start, end } => {
-                let mut core = core();
-                core.addresses.pinned.remove(start, end);
-                core.release_held();
-                core.all_mapped(start, end)?;
-            }
-            Call::UnpinAll => {
-                let mut core = core();
-                core.addresses.pinned = Default::default();
-                core.release_held();
-            }
-            Call::PinAll => {
-                let addresses = &mut core().addresses;
-                let mapped = addresses.mapped.overlaps(0, usize::MAX);
-                mapped.iter().for_each(|&(start, end)| addresses.pinned.insert(start, end));
-            }
             Call::AllMapped { start, end } => core().all_mapped(start, end)?,
             Call::MappedMax(bytes) => core().addresses.mapped_max = bytes,
             Call::DontFork { start, end, on } => {
@@ -347,6 +325,9 @@ impl Serving {
             Call::MoreToZero(name) => {
                 let place = self.rest.iter().position(|&(known, _)| known == name);
                 *zero = place.map(|place| self.rest.swap_remove(place).1).unwrap_or_default();
+            }
+            Call::Pin { .. } | Call::Unpin { .. } | Call::UnpinAll | Call::PinAll => {
+                return core().act_on_pins(call);
             }
         }
         Ok(0)
@@ -541,5 +522,34 @@ impl Core {
             }
         }
         Ok(to_zero)
+    }
+}
+
+impl Core {
+    /// Memory that is locked in place, and no longer.
+    fn act_on_pins(&mut self, call: Call) -> Result<usize, PagerError> {
+        match call {
+            Call::Pin { start, end } => {
+                self.all_mapped(start, end)?;
+                self.addresses.pinned.insert(start, end);
+                return Ok(usize::from(self.addresses.is_plain(start, end)));
+            }
+            Call::Unpin { start, end } => {
+                self.addresses.pinned.remove(start, end);
+                self.release_held();
+                self.all_mapped(start, end)?;
+            }
+            Call::UnpinAll => {
+                self.addresses.pinned = Default::default();
+                self.release_held();
+            }
+            Call::PinAll => {
+                let addresses = &mut self.addresses;
+                let mapped = addresses.mapped.overlaps(0, usize::MAX);
+                mapped.iter().for_each(|&(start, end)| addresses.pinned.insert(start, end));
+            }
+            _ => unreachable!("only pins come here"),
+        }
+        Ok(0)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use hiroma_sim::{Canary, Config, RunError};
+use hiroma_sim::{Canary, RunError};
 use hiroma_sim_lab::cluster::cluster_of;
 use hiroma_sim_lab::forecast::{self, Forecast, Plan};
 use hiroma_sim_lab::jobs::Stop;

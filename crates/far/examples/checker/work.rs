@@ -189,7 +189,8 @@ impl<'a> Worker<'a> {
                     Advice::Random,
                     Advice::Normal,
                 ][self.random.below(5)];
-                self.checker.pager.advise(page.addr, pages * PAGE, advice);
+                // Some of it may not be mapped.
+                let _ = self.checker.pager.advise(page.addr, pages * PAGE, advice);
             }
             "map" => self.map(),
             "unmap" => self.unmap(),

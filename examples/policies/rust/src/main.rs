@@ -59,7 +59,8 @@ fn rank(config: &Config, seeds: &[u64], threads: usize) -> Result<Comparison, La
         })
         .collect();
     let stop = Stop::new();
-    let lab = Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None };
+    let lab =
+        Lab { threads, stop: &stop, advance: &|_| (), lacking: &|_| None, instead: &|_| None };
     compare(config, entrants_with(config, &own), seeds, &lab)
 }
 
