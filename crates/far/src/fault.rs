@@ -416,7 +416,7 @@ fn fetch_beside(fetcher: &mut Fetcher, core: &mut Core, block: BlockId, jobs: &m
     while at < end && count < most {
         let next = core.block_ahead(at, end);
         at = next.page() + next.pages() as u64;
-        if !core.is_far(next) {
+        if !core.is_far(next) || !core.fits(next) {
             continue;
         }
         let ahead = Ahead { block: next, map: true, stream: false, drains: false };

@@ -42,7 +42,8 @@ impl Core {
             self.wakes.push((addr, mapped * block.bytes()));
             self.admit_fresh(first, mapped, origin);
         }
-        self.is_resident(block)
+        // It may be a part of a cluster now.
+        first.page() + mapped as u64 > block.page()
     }
 
     /// The blocks to map with `block`, at most `room`: the first one, and how many.
@@ -85,9 +86,12 @@ impl Core {
     fn is_zero(&self, block: BlockId, at: usize, sector: usize) -> bool {
         let extent = self.extent(block);
         let addr = self.addr(block) + sector * block.bytes() - at * block.bytes();
+        let single = BlockId::new(block.page() + sector as u64 - at as u64, block.order());
         !extent.is_resident(sector)
             && matches!(extent.copy(sector), Copy::None | Copy::Pattern(0))
             && !self.is_framed(block, at, sector)
+            // Parts of its cluster may be local.
+            && self.fits(single)
             && self.addresses.is_plain(addr, addr + block.bytes())
     }
 

@@ -243,6 +243,28 @@ mod tests {
     }
 
     #[test]
+    fn rest_goes_on_at_the_rate_of_the_second_half() {
+        let steady: Vec<(f64, f64)> = (1..=10).map(|at| (f64::from(at), f64::from(at))).collect();
+        assert_eq!(expected(&steady, 100.0), Some(100.0));
+        let faster = [(1.0, 1.0), (2.0, 2.0), (3.0, 6.0), (4.0, 10.0)];
+        assert_eq!(expected(&faster, 18.0), Some(6.0));
+        assert_eq!(expected(&[], 1.0), None);
+        assert_eq!(expected(&[(1.0, 0.0), (2.0, 0.0)], 1.0), None);
+    }
+
+    #[test]
+    fn work_grows_with_time_and_arrivals() {
+        let config = preset("paper").unwrap().config();
+        let end = config.run.duration_ns;
+        let seen: Vec<f64> = (0..=8).map(|part| work(&config, end / 8 * part)).collect();
+        assert!(seen.windows(2).all(|pair| pair[0] < pair[1]), "{seen:?}");
+        let mut busier = config.clone();
+        busier.load.arrivals_per_s *= 2.0;
+        assert!(work(&busier, end) > 1.5 * work(&config, end));
+    }
+
+    #[test]
+    #[ignore = "timed: `cargo test --release -p hiroma-sim-lab forecasts_are -- --ignored`"]
     fn forecasts_are_within_a_factor_of_three() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/sim");
         let examples =

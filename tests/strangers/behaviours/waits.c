@@ -2,12 +2,20 @@
 #include "behaviour.h"
 
 static size_t bytes = 24 * MIB;
+/* A child that was stopped and continues ends when this pipe has no writer any more. */
+static int held[2] = {-1, -1};
+
 static pid_t child(int code, int number) {
     pid_t pid = must(fork());
     if (pid) return pid;
     char *data = pages(bytes);
     fill(data, bytes, 1);
     if (number) kill(getpid(), number);
+    char byte;
+    if (held[1] >= 0) {
+        close(held[1]);
+        if (read(held[0], &byte, 1)) _exit(98);
+    }
     _exit(wrong(data, bytes, 1) ? 99 : code);
 }
 
@@ -48,11 +56,15 @@ int main(void) {
     show("wait4", wait4(pid, &status, 0, 0), pid, &status);
     pid = child(6, 0);
     printf("no status: %d\n", waitpid(pid, 0, 0) == pid);
+    must(pipe(held));
     pid = child(7, SIGSTOP);
     show("stopped", waitpid(pid, &status, WUNTRACED), pid, &status);
     show("nothing new", waitpid(pid, &status, WNOHANG), 0, &none);
     kill(pid, SIGCONT);
     show("continued", waitpid(pid, &status, WCONTINUED), pid, &status);
+    close(held[0]);
+    close(held[1]);
+    held[0] = held[1] = -1;
     show("and ended", waitpid(pid, &status, 0), pid, &status);
     pid = child(8, 0);
     for (int i = 0; i < 2; i++) {
