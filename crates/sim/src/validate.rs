@@ -168,6 +168,12 @@ impl Config {
                 "topology.dims",
                 format!("{nodes} nodes are out of range; allowed are 2 to {NODES_MAX}, at most 1048576 in one direction"),
             );
+        } else if matches!(self.topology.kind, TopologyKind::Torus2d | TopologyKind::Torus3d)
+            && dims.iter().any(|&dim| dim > 1 << 16)
+        {
+            // A coordinate has 16 bits.
+            problems
+                .add("topology.dims", "a torus has at most 65536 nodes in one direction".into());
         } else if self.topology.kind == TopologyKind::Dragonfly
             && (dims[2] > 4096 || dims[1] > 4096)
         {
@@ -585,6 +591,8 @@ pub(super) mod tests {
         let found = problems(|config| config.topology.dims = vec![0, 16]);
         assert_eq!(found.len(), 1);
         assert!(found[0].contains("0 nodes are out of range"), "{found:?}");
+        let found = problems(|config| config.topology.dims = vec![1 << 17, 4]);
+        assert_eq!(found, ["topology.dims: a torus has at most 65536 nodes in one direction"]);
     }
 
     #[test]
