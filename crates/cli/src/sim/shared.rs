@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(told(Some(9.0), 1 << 20), None);
         assert_eq!(
             told(Some(200.0), 3 << 29).unwrap(),
-            "45 runs, 2 at the same time (--jobs changes it): about 3 min and at least 1.50GiB of memory"
+            "45 runs, 2 at the same time (--jobs changes it): about 3 min and at least 1.5GiB of memory"
         );
         assert!(told(Some(12.3), 0).unwrap().ends_with(": about 12 s"));
         assert!(told(None, 1 << 30).unwrap().ends_with(": at least 1GiB of memory"));
