@@ -426,8 +426,8 @@ mod tests {
             WireError::NoCommonVersion {
                 client_min: 7,
                 client_max: 9,
-                server_min: 1,
-                server_max: 2
+                server_min: *VERSIONS.start(),
+                server_max: *VERSIONS.end()
             }
         );
         let farewell = server.farewell(&error);

@@ -124,10 +124,10 @@ fn attached_memory_answers_faults_without_the_network() {
     assert_eq!(with.response_ns.mean(), Some(4000.0));
     assert_eq!(with.response_tier_ns, 4000 * with.tier_fetches);
     // With less behind them, what does not fit leaves, and comes back.
-    config.node.tier_frames = 5;
+    config.node.tier_frames = 1;
     config.faults.loss = 0.05;
     let some = run(&config, 1, &mut |_| true).unwrap_or_else(|error| panic!("{error}"));
-    assert!(some.tier_fetches > 50 && some.page_outs > 50, "{some:?}");
+    assert!(some.tier_fetches > 20 && some.page_outs > 50, "{some:?}");
     assert!(some.placed_remote > 20 && some.transfer_ns.count > 20, "{some:?}");
     assert_eq!(some.pages_lost, 0);
 }

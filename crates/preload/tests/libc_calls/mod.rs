@@ -12,7 +12,7 @@ use crate::common::library;
 /// System calls and little more: no lock, no state but `errno`.
 const PLAIN: &str = "__errno_location _exit abort bcmp clock_gettime clock_nanosleep close connect dirfd fcntl fstat64 ftruncate64 \
     getcwd getpeername getpid getrusage getsockopt gettid gnu_get_libc_version lseek64 memcmp memcpy memmove memset open open64 \
-    pause poll pread64 pwrite64 read readlink readv recv rmdir sched_getscheduler sched_setscheduler sched_yield send setsockopt shutdown sigfillset socket stat64 statx \
+    pause poll pread64 pwrite64 read readlink readv recv rmdir sched_getscheduler sched_setscheduler sched_yield send setsockopt shutdown sigfillset socket stat64 statx symlink \
     strlen strtol sysconf sysinfo unlink write writev pthread_self pthread_sigmask";
 /// Functions that lock only the given object, which is ours; memory comes from the internal heap.
 const OURS: &str = "opendir readdir64 closedir realpath pthread_attr_destroy pthread_attr_init pthread_attr_setstacksize pthread_mutex_destroy \
