@@ -143,12 +143,10 @@ def one_full(bench):
     sweep.ends_right()
 
 
-def forks(bench, count=4, keep=("--copies", "2")):
-    """Servers die while the program forks, and while its children run."""
-    servers = Servers(bench, count, memory="1G")
+def forking(bench, options):
+    """A program that forks, a function that counts its rounds and checks that they are right, its output and errors."""
     out, err = bench.file("forks.out"), bench.file("forks.err")
     program = [compile_job(bench, "forks.c", "-O2"), 64, 10]
-    options = ["--store", servers.option(), *keep]
     with open(out, "wb") as to, open(err, "wb") as errors:
         process = bench.start(bench.run_command(32 * MIB, program, bench.file("stats.json"), options), stdout=to, stderr=errors)
 
@@ -158,6 +156,13 @@ def forks(bench, count=4, keep=("--copies", "2")):
         want(code in (None, 0) and "WRONG" not in text, f"exit code {code}: {text[-300:]} {err.read_text(errors='replace')[-800:]}")
         return text.count("round")
 
+    return process, rounds, out, err
+
+
+def forks(bench, count=4, keep=("--copies", "2")):
+    """Servers die while the program forks, and while its children run."""
+    servers = Servers(bench, count, memory="1G")
+    process, rounds, out, err = forking(bench, ["--store", servers.option(), *keep])
     wait_for(lambda: rounds() >= 2, 120, "the program has forked")
     servers.kill(0)
     wait_for(lambda: rounds() >= 4, 120, "the program goes on forking")
@@ -247,18 +252,7 @@ def drained_at(bench, servers, at):
 def drained_below_forks(bench):
     """The same while the program forks, and after the member is gone."""
     servers = Servers(bench, 2, memory="1G", pool=True)
-    out, err = bench.file("forks.out"), bench.file("forks.err")
-    program = [compile_job(bench, "forks.c", "-O2"), 64, 10]
-    options = ["--store", servers.option(), "--allocation", "round-robin"]
-    with open(out, "wb") as to, open(err, "wb") as errors:
-        process = bench.start(bench.run_command(32 * MIB, program, bench.file("stats.json"), options), stdout=to, stderr=errors)
-
-    def rounds():
-        code = process.poll()
-        text = out.read_text(errors="replace")
-        want(code in (None, 0) and "WRONG" not in text, f"exit code {code}: {text[-300:]} {err.read_text(errors='replace')[-800:]}")
-        return text.count("round")
-
+    process, rounds, out, err = forking(bench, ["--store", servers.option(), "--allocation", "round-robin"])
     wait_for(lambda: rounds() >= 2, 120, "the program has forked")
     drain = drained_at(bench, servers, 0)
     wait_for(lambda: drain.poll() is not None or rounds() < 0, 120, "the member is empty")

@@ -10,8 +10,7 @@ use std::sync::atomic::Ordering;
 
 use hiroma_policy::PrefetchRequest;
 use hiroma_policy::neighbours::GROUP;
-use hiroma_policy::run_ahead::RUN_MAX;
-use hiroma_policy::run_ahead::Run;
+use hiroma_policy::run_ahead::{RUN_MAX, Run};
 use hiroma_sys::lock::Lock;
 use hiroma_sys::uffd::Message;
 use hiroma_sys::{cpu, wait};
