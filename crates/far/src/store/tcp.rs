@@ -534,8 +534,14 @@ impl Store for TcpStore {
     fn prepare_fork(&self) -> Result<Box<dyn ForkGuard>, StoreError> {
         self.shared.minding.thread.stand_still();
         for server in 0..self.shared.servers.len() {
-            if !self.shared.books().servers[server].is_gone {
-                self.shared.call(server, Message::Fork)?;
+            let is_gone = || self.shared.books().servers[server].is_gone;
+            if is_gone() {
+                continue;
+            }
+            match self.shared.call(server, Message::Fork) {
+                // It was emptied, and ended while it was asked.
+                Err(_) if is_gone() => {}
+                answer => drop(answer?),
             }
         }
         let freeze = self.shared.books().space.freeze();

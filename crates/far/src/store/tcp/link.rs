@@ -268,9 +268,7 @@ impl Link {
         if look_at_idle {
             self.forgive_standstill();
         }
-        if matches!(self.state, State::Down { .. })
-            && self.shared.books().servers[self.server].is_gone
-        {
+        if matches!(self.state, State::Down { .. }) && self.is_done_without() {
             self.do_without();
             return self.fail_all(requests);
         }
@@ -280,6 +278,14 @@ impl Link {
             Err(Trouble::Fatal(error)) => self.die(error, requests),
             Err(Trouble::Broken(reason)) => self.break_off(&reason, requests),
         }
+    }
+
+    /// Whether the server was emptied and does not answer any more. Whoever waits for it finds out:
+    /// while the program forks, nobody else looks.
+    fn is_done_without(&self) -> bool {
+        let mut books = self.shared.books();
+        books.servers[self.server].is_gone
+            || self.has_failed() && books.is_done_without(self.server)
     }
 
     /// Time in which this process was stopped does not count as the server's: the server may have
