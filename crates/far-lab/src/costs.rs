@@ -71,6 +71,8 @@ pub struct PolicyOutcome {
     pub fresh: u64,
     /// Faults that fetch: the misses.
     pub fetches: u64,
+    /// Pages that were mapped or staged when they came: a sum over `fetches`. Of `ours` only.
+    pub local_pages_at_fetches: u64,
     /// Faults on pages that are still in memory.
     pub staged: u64,
     /// Fetches that no thread waits for.

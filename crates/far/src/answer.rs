@@ -97,6 +97,10 @@ impl Core {
         if !known {
             self.consult(block, page, requests);
             self.count(if far { Counter::FaultsFetched } else { Counter::FaultsFresh }, 1);
+            if far {
+                let local_bytes = self.resident_bytes + self.staged_bytes;
+                self.count(Counter::LocalBytesAtFetches, local_bytes);
+            }
             let may_buy =
                 far && mode == Mode::Small && self.fixed.is_none() && !self.is_packed(block);
             if may_buy && self.rents_no_longer(extent) {

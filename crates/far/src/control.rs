@@ -34,7 +34,7 @@ use crate::watchdog::{Waits, describe};
 /// Of the link that names a process's pager.
 pub const PAGER_EXTENSION: &str = "pager";
 const MAGIC: u64 = u64::from_le_bytes(*b"hiromact");
-const VERSION: u64 = 4;
+const VERSION: u64 = 5;
 const WORDS: usize = 1024;
 const COUNTER_WORD: usize = 4;
 const PAGER_WORD: usize = 48;
@@ -113,6 +113,8 @@ counters! {
     FaultsPrefetched "faults_prefetched",
     /// Of `Faults`: blocks that had to be fetched.
     FaultsFetched "faults_fetched",
+    /// Managed memory that was mapped or staged when they came: a sum over `FaultsFetched`.
+    LocalBytesAtFetches "local_bytes_at_fetches",
     /// Blocks that were prefetched.
     Prefetches "prefetches",
     /// Of `Prefetches`: dropped without having been used.

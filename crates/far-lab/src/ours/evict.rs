@@ -11,14 +11,14 @@ use super::{CAME, DIRTY, EXTENT, FAR, Ours, USED};
 const BATCH: usize = 8;
 const TRIES: usize = 4;
 const TRIMS_MAX: usize = 256;
-const HERE_MAX: usize = 2;
-const DIFFERING_MAX: usize = 64;
+const BURST: usize = 64;
+const VICTIMS_AHEAD: usize = 32;
 const CLEAN_BATCH: u64 = 32;
 const SMALL_IN_A_ROW: u32 = 512;
 const MIB: u64 = 256;
 
 impl Ours<'_> {
-    fn local(&self) -> u64 {
+    pub(super) fn local(&self) -> u64 {
         self.resident + self.staged
     }
 
@@ -28,7 +28,7 @@ impl Ours<'_> {
 
     pub(super) fn reserve_target(&self) -> u64 {
         let usual = if self.small_since_huge < SMALL_IN_A_ROW {
-            (self.room / 16).clamp((2 * EXTENT).min(self.room / 8), 64 * MIB)
+            (self.room / 40).clamp((2 * EXTENT).min(self.room / 8), 64 * MIB)
         } else {
             (self.room / 128).clamp(64, 16 * MIB)
         };
@@ -113,11 +113,26 @@ impl Ours<'_> {
 
     fn next_victim(&mut self) -> Option<BlockId> {
         loop {
-            let block = self.replacement.next_victim()?;
+            if self.victims.is_empty() {
+                self.take_victims();
+            }
+            let block = self.victims.pop()?;
             if self.is_resident(block) {
                 return Some(block);
             }
         }
+    }
+
+    /// Takes several small victims, in the order of their addresses. An extent is taken alone.
+    fn take_victims(&mut self) {
+        while self.victims.len() < VICTIMS_AHEAD {
+            let Some(block) = self.replacement.next_victim() else { break };
+            self.victims.push(block);
+            if block.is_huge() {
+                break;
+            }
+        }
+        self.victims.sort_unstable_by(|a, b| b.cmp(a));
     }
 
     fn trim_staged(&mut self) {
@@ -128,40 +143,30 @@ impl Ours<'_> {
         }
     }
 
+    /// The fault thread moves several victims; the evictor compares and writes them.
     pub(super) fn evict_here(&mut self) {
         self.trim_staged();
-        let enough = (self.reserve_target() + self.reserve_target() / 2) as i64;
-        for _ in 0..HERE_MAX {
-            if self.reserve() >= enough {
-                return;
-            }
+        let target = self.reserve_target() as i64;
+        if self.reserve() >= target {
+            return;
+        }
+        let mut moved = false;
+        for _ in 0..BURST {
             let to_come = self.reserve() + (self.staged - self.clean_pages) as i64;
-            if to_come < 2 * enough || self.staged < self.stage_target() {
-                if let Some(block) = self.next_victim() {
-                    self.stage(block);
-                }
-            }
-            while let Some((block, stamp)) = self.probation.pop_front() {
-                if !self.awaits_write(block, stamp) {
-                    continue;
-                }
-                if !block.is_huge() && self.is_unchanged(block) {
-                    self.mark_clean(block);
-                } else {
-                    self.differing.push_back((block, stamp));
-                    if self.differing.len() >= DIFFERING_MAX || block.is_huge() {
-                        self.evictor();
-                    }
-                }
+            if to_come >= 2 * target && self.staged >= self.stage_target() {
                 break;
             }
+            let Some(block) = self.next_victim() else { break };
+            self.stage(block);
+            moved = true;
+        }
+        if moved {
+            self.evictor();
         }
     }
 
-    fn is_cared_for(&self) -> bool {
-        self.is_quiet()
-            && self.local() <= self.room
-            && self.reserve() > (self.reserve_target() / 2) as i64
+    fn is_left_to_fault_thread(&self) -> bool {
+        self.is_quiet() && self.wanted == 0 && self.local() <= self.room
     }
 
     pub(super) fn mind_reserve(&mut self) {
@@ -184,12 +189,7 @@ impl Ours<'_> {
                 if self.reserve() >= (2 * self.reserve_target()) as i64 {
                     break;
                 }
-                let next = match self.differing.pop_front() {
-                    None if self.is_cared_for() && self.wanted == 0 => None,
-                    None => self.probation.pop_front(),
-                    some => some,
-                };
-                let Some((block, stamp)) = next else { break };
+                let Some((block, stamp)) = self.probation.pop_front() else { break };
                 moved = true;
                 if self.awaits_write(block, stamp) {
                     self.write(block);
@@ -205,10 +205,12 @@ impl Ours<'_> {
         let mut moved = false;
         for _ in 0..TRIES {
             let to_come = self.reserve() + (self.staged - self.clean_pages) as i64;
-            let wanted = (2 * self.reserve_target()) as i64;
-            let nearly_full = self.reserve() < wanted;
-            if !(to_come < wanted || nearly_full && self.staged < self.stage_target())
-                || self.is_cared_for() && self.wanted == 0
+            let is_left = self.is_left_to_fault_thread();
+            let enough =
+                if is_left { self.reserve_target() / 4 } else { 2 * self.reserve_target() };
+            let nearly_full = self.reserve() < 2 * self.reserve_target() as i64;
+            if !(to_come < enough as i64
+                || nearly_full && !is_left && self.staged < self.stage_target())
             {
                 break;
             }
@@ -221,10 +223,6 @@ impl Ours<'_> {
 
     fn awaits_write(&self, block: BlockId, stamp: u32) -> bool {
         self.blocks.get(&block).is_some_and(|entry| entry.stamp == stamp && !entry.clean)
-    }
-
-    fn is_unchanged(&self, block: BlockId) -> bool {
-        self.flags[Self::pages(block)].iter().all(|&flags| flags & (DIRTY | FAR) == FAR)
     }
 
     /// Writes back what differs; if that is much, the whole block.

@@ -111,6 +111,7 @@ impl Ours<'_> {
         self.consult(block, page);
         if far > 0 {
             self.fetches += 1;
+            self.outcome.local_pages_at_fetches += self.local();
             let number = block.extent_no().0 as usize;
             if mode == Mode::Small && self.options.fixed.is_none() {
                 let region = self.regions.entry(self.trace.regions[number]).or_default();
