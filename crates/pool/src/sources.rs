@@ -2,11 +2,14 @@
 
 use std::fmt;
 use std::fs;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::etcd::Etcd;
+
+/// The port of members that are named without one.
+const PORT: u16 = 7070;
 
 /// A list of members that something else keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,9 +39,16 @@ impl FromStr for Discovery {
     }
 }
 
-/// The usual port, where none is given.
+/// The usual port, where none is given. IPv6 addresses have colons of their own.
 fn with_port(name: &str) -> String {
-    if name.contains(':') { name.to_owned() } else { format!("{name}:7070") }
+    let inner = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
+    if inner.parse::<Ipv6Addr>().is_ok() {
+        format!("[{inner}]:{PORT}")
+    } else if name.contains(':') {
+        name.to_owned()
+    } else {
+        format!("{name}:{PORT}")
+    }
 }
 
 impl fmt::Display for Discovery {
@@ -89,9 +99,15 @@ mod tests {
     fn files_and_names_are_read() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("members");
-        fs::write(&path, "# rack 1\n10.0.0.1:7071\n\n10.0.0.2 # the other\n").unwrap();
+        fs::write(
+            &path,
+            "# rack 1\n10.0.0.1:7071\n\n10.0.0.2 # the other\n[fd00::1]\nfd00::2\n[fd00::3]:9\n",
+        )
+        .unwrap();
         let source: Discovery = format!("static:{}", path.display()).parse().unwrap();
-        let expected = ["10.0.0.1:7071", "10.0.0.2:7070"].map(|a| a.parse().unwrap());
+        let expected =
+            ["10.0.0.1:7071", "10.0.0.2:7070", "[fd00::1]:7070", "[fd00::2]:7070", "[fd00::3]:9"]
+                .map(|a| a.parse().unwrap());
         assert_eq!(source.addresses().unwrap(), expected);
         let name: Discovery = "dns:localhost".parse().unwrap();
         assert!(name.addresses().unwrap().iter().all(|a| a.ip().is_loopback() && a.port() == 7070));
