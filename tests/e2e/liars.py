@@ -73,6 +73,35 @@ def boasts(bench):
     return f"longest stall {stalls.longest * 1000:.0f} ms"
 
 
+def broken_page(bench):
+    """A server is lost, and another one cannot read some of the blocks that have no other copy: all others are made again."""
+    servers = Servers(bench, 2)
+    liar = Errors(one_in=0)
+    between = Between(servers.ports[1], liar)
+    ports = [servers.ports[0], between.port]
+    sweep = Sweep(bench, 128, 48, ["--store", option(ports), "--copies", "2"]).filled()
+    sweep.rests()
+    liar.one_in = 64
+    servers.kill(0)
+    servers.restart(0)
+    said(sweep, f":{ports[0]}", "is back, empty")
+    missing = lambda: sweep.counters()["copies_missing_bytes"]
+    most = missing()
+    # How many cannot be read is chance.
+    wait_for(lambda: sweep.alive() or missing() < 128 * MIB / 64 * 2, 60, "what can be read is made again")
+    left = missing()
+    want(left > 0 and liar.told > 0, f"{left} bytes are left, {liar.told} errors were told")
+    # The server's disk, or whatever it was, works again: nothing was given up.
+    liar.one_in = 0
+    wait_for(lambda: sweep.alive() or missing() == 0, 60, "everything is made again")
+    sweep.idle_file.unlink()
+    servers.kill(1)
+    time.sleep(1)
+    sweep.ends_right()
+    between.close()
+    return f"{left / MIB:.1f} of {most / MIB:.0f} MiB could not be read for a while"
+
+
 TESTS = {
     "liar-garbage": garbage,
     "liar-garbage-parity": functools.partial(garbage, options=["--parity", "2+1", "--seal", "on"], count=4),
@@ -80,4 +109,5 @@ TESTS = {
     "liar-errors": errors,
     "liar-errors-parity": functools.partial(errors, options=["--parity", "2+1"], count=4),
     "liar-boasts": boasts,
+    "liar-broken-page": broken_page,
 }

@@ -313,27 +313,22 @@ impl Table {
 
     /// Searches from `cursor` for blocks with fewer pieces at members in `good` than they should
     /// have, with at most `left_max` of them, and with as many as are needed at members in
-    /// `sources`, of which `good` is a part. Collects up to `count_max` with
-    /// the same pieces at the same members. Returns where to go on; `None` at the end.
+    /// `sources`, of which `good` is a part, apart from those to `skip`. Collects up to `count_max`
+    /// with the same pieces at the same members. Returns where to go on; `None` at the end.
     pub fn missing(
         &self,
         cursor: u32,
-        good: Members,
-        sources: Members,
+        (good, sources): (Members, Members),
         left_max: usize,
         count_max: usize,
+        skip: impl Fn(u32) -> bool,
         out: &mut Vec<u32>,
     ) -> Option<u32> {
         let mut group = None;
         let end = self.versions.len().min(cursor as usize + SEARCHED_MAX) as u32;
         for block in cursor..end {
-            if !self.is_live(block) || self.busy[block as usize] {
-                continue;
-            }
-            let holders = self.holders(block);
-            let left = Members(holders.0 & good.0).len();
-            let is_missing = left <= left_max.min(self.pieces - 1);
-            if !is_missing || Members(holders.0 & sources.0).len() < self.scheme.needed() {
+            let is_missing = self.is_missing(block, (good, sources), left_max);
+            if !is_missing || skip(block) {
                 continue;
             }
             let row = self.row(block).at(good);
@@ -343,6 +338,22 @@ impl Table {
             out.push(block);
         }
         ((end as usize) < self.versions.len()).then_some(end)
+    }
+
+    /// Whether a block is one that [`Table::missing`] searches for.
+    pub fn is_missing(
+        &self,
+        block: u32,
+        (good, sources): (Members, Members),
+        left_max: usize,
+    ) -> bool {
+        if !self.is_live(block) || self.busy[block as usize] {
+            return false;
+        }
+        let holders = self.holders(block);
+        let left = Members(holders.0 & good.0).len();
+        left <= left_max.min(self.pieces - 1)
+            && Members(holders.0 & sources.0).len() >= self.scheme.needed()
     }
 
     /// Numbers of live blocks by their pieces at members in `good`; blocks that are being written

@@ -203,10 +203,10 @@ fn missing_finds_what_has_fewest_copies_first() {
         table.settle(block, table.version(block));
     }
     let mut out = Vec::new();
-    assert_eq!(table.missing(0, good, good, 1, 10, &mut out), None);
+    assert_eq!(table.missing(0, (good, good), 1, 10, |_| false, &mut out), None);
     assert_eq!(out, [blocks[3]]);
     out.clear();
-    assert_eq!(table.missing(0, good, good, 2, 10, &mut out), Some(blocks[3]));
+    assert_eq!(table.missing(0, (good, good), 2, 10, |_| false, &mut out), Some(blocks[3]));
     assert_eq!(out, [blocks[1], blocks[2]]);
     let without_one: Members = [Member(0), Member(2), Member(3)].into_iter().collect();
     let census = table.census(without_one);
@@ -232,7 +232,7 @@ fn missing_pieces_of_cut_blocks_are_found_while_enough_are_left() {
         table.settle(block, table.version(block));
     }
     let mut out = Vec::new();
-    assert_eq!(table.missing(0, good, good, 3, 10, &mut out), Some(blocks[3]));
+    assert_eq!(table.missing(0, (good, good), 3, 10, |_| false, &mut out), Some(blocks[3]));
     assert_eq!(out, [blocks[1]], "of the third one, two pieces are too few");
     let census = table.census(good);
     assert_eq!((census.gone(), census.short(), census.least()), (1, 2, 3));

@@ -210,7 +210,7 @@ impl World {
         let mut cursor = Some(0);
         while let Some(from) = cursor {
             let mut some = Vec::new();
-            cursor = self.table.missing(from, good, good, pieces, 2, &mut some);
+            cursor = self.table.missing(from, (good, good), pieces, 2, |_| false, &mut some);
             if some.is_empty() && cursor == Some(from) {
                 break;
             }

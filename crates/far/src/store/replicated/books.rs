@@ -1,6 +1,7 @@
 //! What all channels share under one lock: the table of blocks, the health of the members, and
 //! their stores.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use hiroma_policy::redundancy::{
@@ -33,6 +34,8 @@ pub struct Books {
     pub is_told_short: bool,
     /// Nobody takes what is missing of blocks with too few pieces: the store that follows gets them.
     pub overflows: bool,
+    /// Blocks that could not be read when that was last tried, and their versions.
+    pub unreadable: HashMap<u32, u32>,
     /// Blocks that had too few pieces when they were last counted, less those made again since.
     pub short: u64,
     /// Bytes that were made again.
@@ -55,8 +58,6 @@ struct Seat {
     reason: String,
     /// The user knows that it is lost.
     is_told: bool,
-    /// It is dead because of this.
-    was_wrong: Option<String>,
 }
 
 impl Books {
@@ -76,6 +77,7 @@ impl Books {
             has_short_writes: false,
             is_told_short: false,
             overflows: false,
+            unreadable: HashMap::new(),
             short: 0,
             recopied_bytes: 0,
         }
@@ -92,7 +94,6 @@ impl Books {
             store: Some(store),
             reason: String::new(),
             is_told: false,
-            was_wrong: None,
         });
         self.next_serial += 1;
         true
@@ -137,7 +138,9 @@ impl Books {
         let table = &self.table;
         let good = self.pool.good();
         let pieces = || Members(table.holders(block).0 & good.0).len();
+        // What cannot be read cannot be moved.
         self.overflows
+            && !self.is_unreadable(block)
             && table.is_live(block)
             && !table.is_busy(block)
             && pieces() < table.scheme().pieces()
@@ -206,34 +209,39 @@ impl Books {
         is_current
     }
 
-    /// A member has returned wrong pieces of a request, or an error. After some of these it is dead, if
-    /// others have all that it has; else that is made again elsewhere first.
+    /// A block could not be read.
+    pub fn note_unreadable(&mut self, wanted: &Wanted) {
+        self.unreadable.insert(wanted.block, wanted.version);
+    }
+
+    /// Whether a block could not be read when that was last tried.
+    pub fn is_unreadable(&self, block: u32) -> bool {
+        self.unreadable.get(&block).is_some_and(|&version| self.table.version(block) == version)
+    }
+
+    /// A member has returned wrong pieces of a request, or an error. After some of these, what it has
+    /// is made again elsewhere. Until that is done, it is the last hope of every block that it has.
     pub fn was_wrong(&mut self, member: Member, what: &str) {
-        if !self.pool.wrong(member) || self.pool.distrusted().contains(member) {
-            return;
-        }
-        self.note_reason(member, what);
-        if self.are_needless(Members(1 << member.0)) {
-            self.dismiss(member, what.to_owned());
-        } else {
+        if self.pool.wrong(member) && !self.pool.distrusted().contains(member) {
+            self.note_reason(member, what);
             self.pool.distrust(member);
         }
     }
 
-    fn dismiss(&mut self, member: Member, what: String) {
-        self.note_reason(member, &what);
-        if let Some(seat) = &mut self.members[member.index()] {
-            seat.was_wrong = Some(what);
+    /// Distrusted members are dead when everything has all of its pieces at others; and those that
+    /// were left out for long enough, to begin anew, when everything can be read without them.
+    pub fn dismiss_needless(&mut self, now_ns: u64) {
+        let distrusted = self.pool.distrusted();
+        if distrusted.is_empty() {
+            return;
         }
-        self.pool.died(member);
-    }
-
-    /// Distrusted members without which everything can be read are dead.
-    pub fn dismiss_needless(&mut self) {
-        for member in self.pool.distrusted().iter() {
-            if self.are_needless(Members(1 << member.0)) {
-                let reason = self.members[member.index()].as_ref().map(|seat| seat.reason.clone());
-                self.dismiss(member, reason.unwrap_or_default());
+        let census = self.table.census(self.pool.good());
+        let is_whole = census.gone() + census.short() == 0;
+        for member in distrusted.iter() {
+            let seat = self.members[member.index()].as_ref();
+            let is_over = seat.is_some_and(|seat| !self.bans.has(seat.server, now_ns));
+            if is_whole || is_over && self.are_needless(Members(1 << member.0)) {
+                self.pool.died(member);
             }
         }
     }
@@ -274,14 +282,17 @@ impl Books {
                 }
                 Change::Distrusted(member) => {
                     self.rebuilding = true;
+                    let census = self.count_short();
+                    self.is_told_short |= census.gone() + census.short() > 0;
                     if let Some(seat) = &self.members[member.index()] {
-                        lines.push(words::distrusted(&name(seat.server), &seat.reason));
+                        let lasts_ns = self.bans.add(seat.server, now_ns);
+                        lines.push(words::left_out(&name(seat.server), &seat.reason, lasts_ns));
                     }
                 }
                 Change::Died(member) => {
                     self.rebuilding = true;
                     lines.extend(self.loss(member, &name, true));
-                    lines.extend(self.bury(member, now_ns, &name));
+                    self.bury(member);
                 }
             }
         }
@@ -341,23 +352,14 @@ impl Books {
         Some(words::loss(self.table.scheme(), &what, &left))
     }
 
-    /// A dead member's pieces are forgotten, its store is closed, and its server may join again: if
-    /// it was wrong, only after a while, of which the user is told.
-    fn bury(
-        &mut self,
-        member: Member,
-        now_ns: u64,
-        name: &impl Fn(usize) -> String,
-    ) -> Option<String> {
+    /// A dead member's pieces are forgotten, its store is closed, and its server may join again.
+    fn bury(&mut self, member: Member) {
         self.table.purge(member);
         self.pool.retire(member);
-        let seat = self.members[member.index()].take()?;
-        self.closing.extend(seat.store);
-        self.vacant_servers.push(seat.server);
-        seat.was_wrong.map(|reason| {
-            let lasts_ns = self.bans.add(seat.server, now_ns);
-            words::left_out(&name(seat.server), &reason, lasts_ns)
-        })
+        if let Some(seat) = self.members[member.index()].take() {
+            self.closing.extend(seat.store);
+            self.vacant_servers.push(seat.server);
+        }
     }
 
     /// Takes the pulse of every member.

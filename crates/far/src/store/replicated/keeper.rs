@@ -82,10 +82,10 @@ struct Keeper {
     is_progress: bool,
     /// This search has found blocks of which nobody takes the missing pieces now.
     is_stuck: bool,
-    /// It has found blocks that cannot be read.
-    is_unreadable: bool,
-    /// So many blocks are made again one by one, because one of them cannot be read.
-    alone: usize,
+    /// Blocks that could not be read, to be tried again one by one when there is nothing else to
+    /// search for, and when there were last some.
+    retries: Vec<u32>,
+    retried: Instant,
     /// Since when searches find nothing else, and whether the user knows.
     stuck_since: Option<Instant>,
     is_told_of_few: bool,
@@ -113,8 +113,8 @@ impl Keeper {
             made_bytes: 0,
             is_progress: false,
             is_stuck: false,
-            is_unreadable: false,
-            alone: 0,
+            retries: Vec::new(),
+            retried: now,
             stuck_since: None,
             is_told_of_few: false,
             searched: now,
@@ -260,10 +260,11 @@ impl Keeper {
     fn begin_search(&mut self, books: &mut Books) {
         let elapsed = self.searched.elapsed();
         let is_wanted = books.has_short_writes && !self.is_stuck || elapsed > SEARCH_EVERY;
-        if std::mem::take(&mut books.rebuilding) || self.cursor.is_none() && is_wanted {
+        // Blocks that cannot be read keep nobody waiting.
+        let is_over = self.cursor.is_none() || self.cursor == Some(END) && !self.retries.is_empty();
+        if std::mem::take(&mut books.rebuilding) || is_over && is_wanted {
             self.searched = Instant::now();
-            (self.is_stuck, self.is_unreadable) = (false, false);
-            (self.alone, books.has_short_writes) = (0, false);
+            (self.is_stuck, books.has_short_writes) = (false, false);
             (self.cursor, self.left_max) = (Some(0), self.shared.scheme.needed());
         }
     }
@@ -273,26 +274,26 @@ impl Keeper {
         let pieces = self.shared.scheme.pieces();
         let good = books.pool.good();
         let sources = Members(good.0 | books.pool.draining().0);
-        let most = match self.alone {
-            0 => self.buf.as_ref().map_or(1, FrameBuf::len) / self.shared.sector_bytes,
-            _ => 1,
-        };
+        let most = self.buf.as_ref().map_or(1, FrameBuf::len) / self.shared.sector_bytes;
         let mut skipped = 0;
         while let Some(cursor) = self.cursor {
             self.found.clear();
             let (left_max, found) = (self.left_max, &mut self.found);
-            self.cursor = books.table.missing(cursor, good, sources, left_max, most, found);
-            let Some(&first) = self.found.first() else {
-                if self.cursor.is_none() && self.left_max + 1 < pieces {
+            let skip = |block| books.is_unreadable(block);
+            let next = books.table.missing(cursor, (good, sources), left_max, most, skip, found);
+            self.cursor = next;
+            if self.found.is_empty() && next.is_none() {
+                if self.left_max + 1 < pieces {
                     (self.cursor, self.left_max) = (Some(0), self.left_max + 1);
+                } else {
+                    self.find_unreadable(books, (good, sources));
                 }
-                break;
-            };
+            }
+            let Some(&first) = self.found.first() else { break };
             // What was found last is made before the search ends.
-            self.cursor = self.cursor.or(Some(u32::MAX));
+            self.cursor = self.cursor.or(Some(END));
             let left = books.table.row(first).at(good);
             let holders = left.members();
-            self.alone = self.alone.saturating_sub(1);
             if books.pool.target(now_ns, 0, holders).is_some() {
                 return Found::Blocks(holders, Indices::first(pieces).without(left.indices()));
             }
@@ -305,17 +306,37 @@ impl Keeper {
         if self.cursor.is_none() { Found::End } else { Found::Later(Duration::ZERO) }
     }
 
+    /// Finds one of the blocks that could not be read: each is tried now and then, when everything
+    /// else that can be made again was.
+    fn find_unreadable(&mut self, books: &mut Books, (good, sources): (Members, Members)) {
+        if self.retries.is_empty() && self.retried.elapsed() > SEARCH_EVERY {
+            self.retried = Instant::now();
+            self.retries.extend(books.unreadable.keys());
+        }
+        let pieces = self.shared.scheme.pieces();
+        while let Some(block) = self.retries.pop() {
+            if books.is_unreadable(block) && books.table.is_missing(block, (good, sources), pieces)
+            {
+                self.found.push(block);
+                return;
+            }
+            // It was freed, or became readable; what is only away is found again.
+            books.unreadable.remove(&block);
+        }
+    }
+
     fn search_ended(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut books = shared.books();
         let is_progress = std::mem::take(&mut self.is_progress);
-        self.stuck_since = match self.is_stuck && !is_progress {
+        let is_unreadable = !books.unreadable.is_empty();
+        self.stuck_since = match (self.is_stuck || is_unreadable) && !is_progress {
             true => self.stuck_since.or(Some(Instant::now())),
             false => None,
         };
         let has_made = self.made_bytes > 0 || self.is_told_of_few || books.is_told_short;
         books.overflows = false;
-        books.dismiss_needless();
+        books.dismiss_needless(shared.now_ns());
         if !has_made && books.short == 0 && !self.is_stuck {
             return;
         }
@@ -324,8 +345,6 @@ impl Keeper {
         let are_sure = books.pool.takers() == books.pool.good();
         books.overflows =
             shared.is_followed && self.is_stuck && !is_progress && are_sure && census.short() > 0;
-        // What cannot be read cannot be moved.
-        books.overflows &= !self.is_unreadable;
         if census.gone() + census.short() > 0 {
             // Some were being written when the search came by.
             books.rebuilding |= is_progress;
@@ -337,7 +356,7 @@ impl Keeper {
                 self.is_told_of_few = true;
                 let short = Bytes(census.short() * shared.sector_bytes as u64);
                 let why = match shared.is_followed {
-                    _ if self.is_unreadable => Few::Unreadable,
+                    _ if is_unreadable => Few::Unreadable,
                     true => Few::Moved,
                     false => Few::NoRoom,
                 };
@@ -359,6 +378,10 @@ impl Keeper {
         let Some(batch) = self.batch.take() else { return };
         let bytes = batch.blocks.len() * self.shared.sector_bytes;
         if done.token == READ && done.result.is_ok() {
+            {
+                let mut books = self.shared.books();
+                batch.blocks.iter().for_each(|(block, _)| _ = books.unreadable.remove(block));
+            }
             let blocks = batch.blocks.clone();
             let lent = hiroma_sys::vm::lend(done.buf.addr(), bytes);
             let begun = self.channel.write_again(WRITE, lent, blocks, batch.holders, batch.missing);
@@ -368,16 +391,17 @@ impl Keeper {
             }
             self.is_stuck = true;
         }
+        let now_ns = self.shared.now_ns();
+        let mut books = self.shared.books();
         if done.token == READ && done.result.is_err() {
-            (self.is_stuck, self.is_unreadable) = (true, true);
+            // Those that cannot be read are known now. The others are found again.
+            if !batch.blocks.iter().any(|&(block, _)| books.is_unreadable(block)) {
+                books.unreadable.extend(batch.blocks.iter().copied());
+            }
             if batch.blocks.len() > 1 {
-                // All but one may be readable.
-                self.alone = batch.blocks.len();
                 self.cursor = batch.blocks.first().map(|&(block, _)| block);
             }
         }
-        let now_ns = self.shared.now_ns();
-        let mut books = self.shared.books();
         for &(block, version) in &batch.blocks {
             books.table.settle(block, version);
         }
@@ -391,5 +415,7 @@ impl Keeper {
     }
 }
 
+/// Where a search is that has found everything.
+const END: u32 = u32::MAX;
 const READ: Token = Token(0);
 const WRITE: Token = Token(1);

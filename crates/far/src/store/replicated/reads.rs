@@ -242,6 +242,8 @@ impl ReplicatedChannel {
         request.parts_left -= 1;
         if let Err(error) = result {
             request.error.get_or_insert(error);
+            let mut books = self.shared.books();
+            part.blocks.iter().for_each(|wanted| books.note_unreadable(wanted));
         }
         if request.parts_left == 0 {
             if let Some(Request { token, buf, error, .. }) = self.requests.try_remove(part.request)

@@ -81,15 +81,10 @@ pub fn loss(scheme: Scheme, what: &str, left: &Left) -> String {
     }
 }
 
-/// A server was wrong too often, and has what nobody else has.
-pub fn distrusted(name: &str, reason: &str) -> String {
-    format!("{name} gets no more blocks ({reason}): what is only there is made again elsewhere")
-}
-
-/// A server that returned wrong bytes or errors is not taken back for a while.
+/// A server was wrong too often: it gets no blocks for a while, and is read last.
 pub fn left_out(name: &str, reason: &str, lasts_ns: u64) -> String {
     format!(
-        "{name} is not used for the next {} minutes: {reason}; look after its memory, its disk and the network to it",
+        "{name} is not used for the next {} minutes: {reason}; what it has is made again elsewhere; look after its memory, its disk and the network to it",
         lasts_ns / 60_000_000_000
     )
 }

@@ -186,7 +186,7 @@ impl World {
         let mut found = Vec::new();
         let good = self.pool.good();
         let sources = Members(good.0 | self.pool.draining().0);
-        self.table.missing(0, good, sources, self.scheme.pieces(), 4, &mut found);
+        self.table.missing(0, (good, sources), self.scheme.pieces(), 4, |_| false, &mut found);
         for block in found {
             let version = self.table.version(block);
             let left = self.table.row(block).at(good);

@@ -213,3 +213,30 @@ fn server_that_returns_wrong_bytes_is_not_taken_back_at_once() {
     assert!(!cluster.heard("is back"), "{:?}", cluster.lines.lock().unwrap());
     load.read_all();
 }
+
+#[test]
+fn server_that_was_wrong_is_read_where_there_is_nothing_else() {
+    let mut cluster = Cluster::new(2, "1+1");
+    let mut load = Load::new(&cluster.store);
+    (0..32).for_each(|_| load.write(16));
+    // One piece of each 16 blocks at the first server is wrong.
+    for at in (0..512).step_by(16) {
+        let block = load.order[at].0;
+        let row = cluster.store.shared.books().table.row(block);
+        let index = row.indices().iter().find(|&index| row.member(index) == Some(Member(0)));
+        damage(&cluster.store, block, index.unwrap());
+    }
+    eventually("the line", || {
+        load.read_all();
+        cluster.heard("is not used for the next 10 minutes")
+    });
+    let right = |at: &usize| {
+        let books = cluster.store.shared.books();
+        books.table.holders(load.order[*at].0).contains(Member(0))
+    };
+    let kept: Vec<usize> = (0..512).filter(right).collect();
+    assert!(kept.len() >= 480, "{} blocks have a second copy", kept.len());
+    cluster.proxies[1].close();
+    cluster.servers.remove(1).stop();
+    kept.into_iter().filter(|at| at % 16 != 0).for_each(|at| load.read(at, 1));
+}
