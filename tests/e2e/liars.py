@@ -6,8 +6,8 @@ import time
 
 from copies import STALL_MAX_S, Servers, Stalls, said
 from failures import Sweep
-from harness import MIB, want, wait_for
-from wire import Between, Boasts, Errors, Garbage, Old
+from harness import MIB, STORE_FAILED, Skip, compile_job, want, wait_for
+from wire import Between, Boasts, Broken, Errors, Garbage, Old
 
 LEFT_OUT = "is not used for the next 10 minutes"
 
@@ -102,6 +102,27 @@ def broken_page(bench):
     return f"{left / MIB:.1f} of {most / MIB:.0f} MiB could not be read for a while"
 
 
+def broken_neighbours(bench, options=(), count=1):
+    """Pages that the program does not touch cannot be read: it gets what is beside them, and ends only when it touches one."""
+    if bench.native_only:
+        raise Skip("has no native half")
+    servers = Servers(bench, count)
+    liars = [Broken() for _ in servers.ports]
+    betweens = [Between(port, liar) for port, liar in zip(servers.ports, liars)]
+    store = ["--store", option([between.port for between in betweens]), *options]
+    skips = compile_job(bench, "skips.c", "-O2")
+    run = lambda last: bench.native(bench.run_command(32 * MIB, [skips, 96, 2, last], bench.fresh("stats.json"), store))
+    right = run(4)
+    want(right.code == 0 and b"skips: right" in right.output, f"exit code {right.code}: {right.output[-300:]} {right.errors[-800:]}")
+    told = sum(liar.told for liar in liars)
+    want(told > 0, "nothing was read together with what is broken")
+    ended = run(3)
+    want(ended.code == STORE_FAILED and b"skips: right" in ended.output, f"exit code {ended.code}: {ended.output[-300:]} {ended.errors[-800:]}")
+    for between in betweens:
+        between.close()
+    return f"{told} reads of more than was needed failed"
+
+
 TESTS = {
     "liar-garbage": garbage,
     "liar-garbage-parity": functools.partial(garbage, options=["--parity", "2+1", "--seal", "on"], count=4),
@@ -110,4 +131,6 @@ TESTS = {
     "liar-errors-parity": functools.partial(errors, options=["--parity", "2+1"], count=4),
     "liar-boasts": boasts,
     "liar-broken-page": broken_page,
+    "liar-broken-neighbours": broken_neighbours,
+    "liar-broken-neighbours-copies": functools.partial(broken_neighbours, options=["--copies", "2"], count=2),
 }

@@ -113,6 +113,22 @@ class Errors(Honest):
         return frame(version, ERROR, number, 0, struct.pack("<H", 0) + b"this part of the memory is broken")
 
 
+class Broken(Honest):
+    """Answers reads with errors if one of the pages that `skips` leaves out is among those that are read."""
+
+    def __init__(self):
+        self.told = 0
+
+    def answered(self, head, first, payload):
+        if head[2] != READ_REPLY:
+            return first + payload
+        words = [int.from_bytes(payload[at:at + 8], "little") for at in range(0, len(payload), PAGE)]
+        if not any(word >> 32 == 0x48495041 and word % 64 == 3 for word in words):
+            return first + payload
+        self.told += 1
+        return frame(head[1], ERROR, head[3], 0, struct.pack("<H", 0) + b"this part of the memory is broken")
+
+
 class Boasts(Honest):
     """Claims a terabyte of free memory, and grants whatever it is asked for."""
 

@@ -576,6 +576,9 @@ impl Core {
         extent.mode = Mode::Away;
         (extent.rescues, extent.broken_stagings) = (0, 0);
         extent.set(flag::BORN_FRESH, false);
+        if extent.far_sectors() == 0 {
+            extent.set(flag::BROKEN, false);
+        }
         self.extent_tables -= extent.table_bytes();
         extent.shrink();
         self.extent_tables += extent.table_bytes();

@@ -23,6 +23,8 @@ pub struct Drain {
     pause: u32,
     /// Consecutive blocks that compressed memory did not accept.
     untaken: u32,
+    /// Some block could not be read.
+    has_failed: bool,
 }
 
 /// The number of starts to skip, at twenty a second.
@@ -41,6 +43,11 @@ impl Drain {
     /// Whether the store behind recently had no room.
     pub fn is_refused(&self) -> bool {
         self.pause > 0
+    }
+
+    /// A block could not be read. Those behind it are moved first.
+    pub fn failed(&mut self) {
+        self.has_failed = true;
     }
 
     /// The store behind has no room.
@@ -87,7 +94,11 @@ impl Core {
         // Blocks that could not be moved this time are found the next time, if there is still too
         // much.
         let again = || (!self.fetch_queue.is_empty() && self.store.begin_drain()).then_some(0);
+        let is_over = next.is_none();
         self.drain.hand = next.or_else(again);
+        if is_over && std::mem::take(&mut self.drain.has_failed) {
+            (self.drain.hand, self.drain.pause) = (None, PAUSE);
+        }
         if !self.fetch_queue.is_empty() {
             self.live.fetch_bell.ring();
             return true;

@@ -33,6 +33,9 @@ pub mod flag {
     pub const BORN_FRESH: u8 = 16;
     /// Its page table is being freed; faults wait.
     pub const RECLAIMING: u8 = 32;
+    /// Some of what is far of it could not be read: sector by sector only, so that whoever needs others
+    /// gets them.
+    pub const BROKEN: u8 = 64;
 }
 
 /// Sectors of a cluster, as a power of two. Only sectors of one page form clusters.

@@ -56,6 +56,8 @@ struct Job {
     /// Sectors that consist of one repeated word.
     words: Vec<(usize, u64)>,
     pending: usize,
+    /// Why it could not be read.
+    failed: Option<String>,
     /// When the program began to wait for it, if it does.
     since: Option<Began>,
     /// How more local memory would have affected this fetch.
@@ -149,11 +151,12 @@ impl Fetcher {
             self.channel.poll(&mut self.completions);
         }
         for Completion { token, result, .. } in self.completions.drain(..) {
-            if let Err(error) = result {
-                lost(&error);
-            }
             let job = &mut self.jobs[(token.0 >> 16) as usize];
-            job.verify(token.0 as usize & 0xffff);
+            let why = match result {
+                Ok(()) => job.verify(token.0 as usize & 0xffff).err().map(str::to_owned),
+                Err(error) => Some(ending(&error)),
+            };
+            job.failed = job.failed.take().or(why);
             job.pending -= 1;
             if job.pending == 0 {
                 self.done.push((token.0 >> 16) as usize);
@@ -209,7 +212,7 @@ impl Job {
     }
 
     /// Verifies the sectors of a run against their checksums.
-    fn verify(&self, run: usize) {
+    fn verify(&self, run: usize) -> Result<(), &'static str> {
         let (_, from, to) = self.runs[run];
         let key = self.key.as_ref().expect("a job in use has a key");
         for &(sector, sum) in &self.sums[from..to] {
@@ -219,18 +222,22 @@ impl Job {
             let sum_of = if to - from > 1 { content::checksum_cold } else { content::checksum };
             // Canary "verify what comes": bytes that changed in the store are accepted.
             if sum_of(key, buf.bytes()) != sum && !canary::is_broken("verify what comes") {
-                fatal::die(
+                return Err(
                     "a block came back from its store with other bytes than were sent there (checksum wrong). The program was ended \
                      rather than given wrong data. Check the memory of the machines, the disk, and the network in between",
                 );
             }
         }
+        Ok(())
     }
 
     /// Maps the block, stages it, or drops it.
     fn finish(&mut self, core: &mut Core) {
         let block = self.block.take().expect("a job in use has a block");
         core.in_flight -= 1;
+        if let Some(why) = self.failed.take().filter(|_| !core.blocks[&block].doomed) {
+            return self.give_up(core, block, &why);
+        }
         if !core.blocks[&block].drains {
             core.count(Counter::FetchedBytes, self.locs.len() * self.sector_bytes);
             core.accessed.working_set.fetched(block);
@@ -282,6 +289,32 @@ impl Job {
                 core.mark_clean(block);
             }
         }
+        core.publish();
+        core.mind_reserve();
+    }
+
+    /// The block cannot be read. That ends the program only if a thread waits for it and it is a
+    /// single sector. Otherwise it stays far: threads that touch it fault again, and get the sector
+    /// that they need alone.
+    fn give_up(&self, core: &mut Core, block: BlockId, why: &str) {
+        let is_single = core.sector_range(block).1 == 1;
+        if is_single && self.since.is_some() {
+            fatal::die(why);
+        }
+        core.recorder.note("not read", block.page(), block.pages(), self.since.is_some() as usize);
+        if !is_single {
+            core.extent_mut(block).set(flag::BROKEN, true);
+        }
+        let entry = core.leave(block);
+        core.frames.put_full(entry.frame);
+        core.note_not_come(block, entry.drains);
+        if entry.drains {
+            core.drain.failed();
+            core.note_departure(block);
+        }
+        core.settle(block.extent_no().0 as usize);
+        core.wake_after(block);
+        core.live.wake_fault_thread();
         core.publish();
         core.mind_reserve();
     }
@@ -367,7 +400,7 @@ impl Core {
             Some(bytes) if (bytes as usize) < EXTENT => return Mode::Small,
             _ => {}
         }
-        if self.extents[extent].has(flag::MIXED) {
+        if self.extents[extent].has(flag::MIXED) || self.is_broken(extent) {
             return Mode::Small;
         }
         if self.fixed.is_some() { Mode::Huge } else { wanted }
@@ -519,7 +552,11 @@ impl Core {
 
 /// Ends the program because a store has failed.
 pub fn lost(error: &StoreError) -> ! {
-    fatal::die(&format!("{error}. The program's far memory is lost, so it was ended"))
+    fatal::die(&ending(error))
+}
+
+fn ending(error: &StoreError) -> String {
+    format!("{error}. The program's far memory is lost, so it was ended")
 }
 
 #[cfg(test)]

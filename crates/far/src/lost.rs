@@ -134,6 +134,14 @@ impl Core {
         self.lost.late.push((block, at));
     }
 
+    /// A block could not be fetched: threads that wait for it fault again.
+    pub fn note_not_come(&mut self, block: BlockId, drains: bool) {
+        self.lost.late.retain(|&(other, _)| other != block);
+        if !drains {
+            self.note_left(block);
+        }
+    }
+
     /// A block has been fetched: the threads that wait for it continue. `first`: the fault that it
     /// was fetched for.
     pub fn note_arrived(

@@ -9,7 +9,7 @@ use hiroma_policy::clusters::{CLUSTER, Moves};
 use hiroma_units::{BlockId, PAGE, PAGES_PER_EXTENT};
 
 use super::Core;
-use crate::extent::{CLUSTER_BITS, CLUSTER_ORDER, Copy};
+use crate::extent::{CLUSTER_BITS, CLUSTER_ORDER, Copy, flag};
 use crate::mover::PutIn;
 
 impl Core {
@@ -71,6 +71,11 @@ impl Core {
         let block = self.small_block(page);
         let Some(cluster) = self.cluster(page) else { return self.least_block(page) };
         let is_away = self.is_cluster_away(page);
+        if is_away && self.is_broken(cluster.extent_no().0 as usize) {
+            let block = self.least_block(page);
+            self.settle_size(block);
+            return block;
+        }
         if known && (!is_away || block == cluster) {
             // A retried fault keeps the size that it was given.
             return block;
@@ -106,6 +111,11 @@ impl Core {
         }
     }
 
+    /// Whether some of what is far of an extent could not be read when it was fetched together.
+    pub fn is_broken(&self, extent: usize) -> bool {
+        self.extents[extent].has(flag::BROKEN)
+    }
+
     /// Whether all of a block is mapped, and plain memory.
     pub fn is_plain_block(&self, block: BlockId) -> bool {
         self.addresses.is_plain(self.addr(block), self.addr(block) + block.bytes())
@@ -125,6 +135,7 @@ impl Core {
                 && page + cluster.pages() as u64 <= end
                 && self.is_cluster_away(page)
                 && self.is_plain_block(*cluster)
+                && !self.is_broken(cluster.extent_no().0 as usize)
         };
         self.cluster(page).filter(is_whole).unwrap_or_else(|| self.least_block(page))
     }

@@ -77,6 +77,14 @@ impl Setup {
             seed: random.next(),
             ..Plan::default()
         };
+        // Together, or in advance: what a thread waits for can be read.
+        let ahead = Plan {
+            fail_read_in: if seed % 3 == 0 { 3 } else { 0 },
+            fail_sectors: 1,
+            seed,
+            ..Plan::default()
+        };
+        let plan = Plan { fail_read_in: ahead.fail_read_in, fail_sectors: 2, ..plan };
         let plan = Plan {
             corrupt_read: canary::is_broken("verify what comes")
                 .then(|| 1 + random.below(8) as u64),
@@ -88,7 +96,8 @@ impl Setup {
         } else {
             (20 + random.below(40)) * PAGE.max(sector_bytes / 4)
         };
-        Setup { config, path, arena: Arc::new(arena), plan, room, key: [seed as u8; 32] }
+        let (arena, key) = (Arc::new(arena), [seed as u8; 32]);
+        Setup { config, path, arena, plan, ahead, room, key }
     }
 }
 

@@ -30,6 +30,8 @@ pub struct Setup {
     pub path: Path,
     pub arena: Arc<Reservation>,
     pub plan: Plan,
+    /// What the thread that prefetches meets in addition.
+    pub ahead: Plan,
     pub room: usize,
     pub key: [u8; 32],
 }
@@ -79,6 +81,8 @@ impl Process {
         fill(&mut core, &state);
         let core = Arc::new(Lock::new(core));
         let open = |purpose| store.open(purpose).expect("a channel");
+        let ahead = FaultyStore::new(store.clone(), setup.ahead.clone());
+        let ahead = ahead.open(Purpose::Read).expect("a channel");
         let faulting = Rc::new(RefCell::new(Faulting::new(
             0,
             core.clone(),
@@ -99,7 +103,7 @@ impl Process {
             faulting,
             beside,
             evicting: Evicting::new(core.clone(), live.clone(), open(Purpose::Write)),
-            prefetching: Prefetching::new(core.clone(), live.clone(), open(Purpose::Read)),
+            prefetching: Prefetching::new(core.clone(), live.clone(), ahead),
             serving: Serving::new(core.clone(), live.clone(), Arc::default(), Arc::default()),
             core,
             live,

@@ -21,6 +21,9 @@ pub struct Plan {
     pub error: Option<StoreError>,
     /// The read whose content is returned with one bit flipped.
     pub corrupt_read: Option<u64>,
+    /// One read in so many fails, of those of at least `fail_sectors` sectors. 0: none.
+    pub fail_read_in: u64,
+    pub fail_sectors: usize,
     /// Completions are delayed by up to this many polls, which changes their order.
     pub delay_polls_max: u64,
     /// Seed of the delays.
@@ -74,6 +77,15 @@ impl Shared {
             doing,
             source_text: "a fault that was asked for".to_owned(),
         })
+    }
+
+    /// Whether a read of so many sectors is one of those that fail at random.
+    fn fails_read(&self, sectors: usize) -> bool {
+        let Plan { fail_read_in, fail_sectors, .. } = self.plan;
+        fail_read_in > 0 && sectors >= fail_sectors && {
+            let number = self.random.fetch_add(1, Ordering::Relaxed);
+            Rng::new(number).below_u64(fail_read_in) == 0
+        }
     }
 
     fn delay_polls(&self) -> u64 {
@@ -173,7 +185,7 @@ struct FaultyChannel {
 
 impl Channel for FaultyChannel {
     fn read(&mut self, token: Token, locs: &[Loc], buf: FrameBuf) {
-        if self.shared.fails() {
+        if self.shared.fails() || self.shared.fails_read(locs.len()) {
             let result = Err(self.shared.error("reading"));
             self.held.push((self.shared.delay_polls(), Completion { token, buf, result }));
             return;
