@@ -268,7 +268,7 @@ impl Link {
         if look_at_idle {
             self.forgive_standstill();
         }
-        if matches!(self.state, State::Down { .. }) && self.is_done_without() {
+        if self.is_broken() && self.is_done_without() {
             self.do_without();
             return self.fail_all(requests);
         }

@@ -136,9 +136,6 @@ impl Minder {
             if server == 0 {
                 shared.minding.note(link);
             }
-            if link.is_broken() && link.has_failed() && shared.books().is_done_without(server) {
-                link.do_without();
-            }
             if let Some(error) = link.death() {
                 self.given_up[server] = true;
                 if shared.books().servers[server].is_gone {
