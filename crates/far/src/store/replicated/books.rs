@@ -36,8 +36,10 @@ pub struct Books {
     pub overflows: bool,
     /// Blocks that could not be read when that was last tried, and their versions.
     pub unreadable: HashMap<u32, u32>,
-    /// Blocks that had too few pieces when they were last counted, less those made again since.
+    /// Blocks that have too few pieces, apart from those that are being written.
     pub short: u64,
+    /// Of these, the ones that are being made again.
+    pub under_way: u64,
     /// Bytes that were made again.
     pub recopied_bytes: u64,
 }
@@ -79,6 +81,7 @@ impl Books {
             overflows: false,
             unreadable: HashMap::new(),
             short: 0,
+            under_way: 0,
             recopied_bytes: 0,
         }
     }
@@ -199,10 +202,14 @@ impl Books {
     /// is still the one that was asked for. Returns whether it was.
     pub fn wrong(&mut self, wanted: &Wanted, index: usize, member: Member, place: Loc) -> bool {
         let piece = Piece { member, place: place.0 };
+        let was_short =
+            self.table.is_busy(wanted.block) || self.is_short(wanted.block, wanted.version);
         let is_current = self.table.is_live(wanted.block)
             && self.table.version(wanted.block) == wanted.version
             && self.table.forget(wanted.block, index, piece);
         if is_current {
+            let is_counted = was_short || !self.is_short(wanted.block, wanted.version);
+            self.short += u64::from(!is_counted);
             self.free_places(member, &[place]);
             self.rebuilding = true;
         }
@@ -319,8 +326,47 @@ impl Books {
     /// Counts the blocks by their pieces, and takes note of how many have too few.
     pub fn count_short(&mut self) -> Census {
         let census = self.table.census(self.pool.good());
-        self.short = census.gone() + census.short();
+        self.short = census.gone() + census.short() + self.under_way;
         census
+    }
+
+    /// Whether this version of a block is there, and has too few pieces.
+    fn is_short(&self, block: u32, version: u32) -> bool {
+        let (table, good) = (&self.table, self.pool.good());
+        table.is_live(block)
+            && table.version(block) == version
+            && Members(table.holders(block).0 & good.0).len() < table.scheme().pieces()
+    }
+
+    /// Blocks were written. What their members have become meanwhile counts.
+    pub fn written(&mut self, blocks: &[(u32, u32)]) {
+        blocks.iter().for_each(|&(block, version)| self.table.settle(block, version));
+        let short = blocks.iter().filter(|&&(block, version)| self.is_short(block, version));
+        let short = short.count() as u64;
+        self.short += short;
+        self.has_short_writes |= short > 0;
+    }
+
+    /// Begins to make blocks again: those of them that are there, with their versions.
+    pub fn begin_again(&mut self, found: &[u32]) -> Vec<(u32, u32)> {
+        let mut blocks = Vec::with_capacity(found.len());
+        for &block in found {
+            let version = self.table.version(block);
+            if self.table.begin(block, version) {
+                blocks.push((block, version));
+            }
+        }
+        self.under_way = blocks.len() as u64;
+        blocks
+    }
+
+    /// Making blocks again has ended.
+    pub fn ended_again(&mut self, blocks: &[(u32, u32)]) {
+        self.under_way = 0;
+        blocks.iter().for_each(|&(block, version)| self.table.settle(block, version));
+        let is_done = |&&(block, version): &&(u32, u32)| !self.is_short(block, version);
+        let done = blocks.iter().filter(is_done).count() as u64;
+        self.short = self.short.saturating_sub(done);
     }
 
     fn loss(
@@ -395,6 +441,7 @@ impl Books {
     /// To be called in the child of a fork: what was under way is the parent's.
     pub fn become_child(&mut self) {
         self.table.settle_all();
+        self.under_way = 0;
         self.recopied_bytes = 0;
         self.closing.drain(..).for_each(std::mem::forget);
         // Threads and connections of stores that are not adopted are the parent's.
@@ -420,5 +467,55 @@ impl Books {
             sum.metadata_bytes += usage.metadata_bytes;
         }
         sum
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::compressed::CompressedStore;
+
+    /// Three members, and four blocks with copies at the first two of them.
+    fn books() -> (Books, Vec<(u32, u32)>) {
+        let mut books = Books::new(Scheme::copies(2).unwrap(), 4096);
+        for server in 0..3 {
+            let store = CompressedStore::new(4096, 1 << 20).unwrap();
+            assert!(books.join(1, server, server as u32, Arc::new(store)));
+            // Nothing is stored.
+            drop(books.take_store(Member(server as u8)));
+        }
+        let mut numbers = [0; 4];
+        books.table.allocate(&mut numbers).unwrap();
+        let blocks = numbers.map(|block| (block, books.table.version(block))).to_vec();
+        for (index, places) in [[0, 1, 2, 3], [4, 5, 6, 7]].iter().enumerate() {
+            books.add(Member(index as u8), index, &blocks, &places.map(Loc));
+        }
+        (books, blocks)
+    }
+
+    #[test]
+    fn blocks_with_too_few_pieces_are_counted_whatever_is_under_way() {
+        let (mut books, blocks) = books();
+        books.written(&blocks[..2]);
+        assert_eq!(books.short, 0);
+        // The other two are being written while a member goes.
+        books.pool.died(Member(0));
+        books.tick(2, |_| String::new());
+        assert_eq!(books.short, 2);
+        books.written(&blocks[2..]);
+        assert!(books.short == 4 && books.has_short_writes, "{}", books.short);
+        // One gets its copy, one does not, and what is under way counts.
+        let begun = books.begin_again(&[blocks[0].0, blocks[1].0]);
+        books.count_short();
+        assert_eq!(books.short, 4);
+        books.add(Member(2), 0, &begun[..1], &[Loc(0)]);
+        books.ended_again(&begun);
+        assert_eq!(books.short, 3);
+        // A wrong piece is one less.
+        let wanted = Wanted { block: blocks[0].0, version: blocks[0].1, sum: 0 };
+        assert!(books.wrong(&wanted, 0, Member(2), Loc(0)));
+        assert_eq!(books.short, 4);
+        books.free(&[Loc(blocks[0].0), Loc(blocks[3].0)]);
+        assert_eq!(books.short, 2);
     }
 }

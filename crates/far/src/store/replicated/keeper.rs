@@ -236,13 +236,7 @@ impl Keeper {
             }
         };
         books.pacer.works(true);
-        let mut blocks = Vec::with_capacity(self.found.len());
-        for &block in &self.found {
-            let version = books.table.version(block);
-            if books.table.begin(block, version) {
-                blocks.push((block, version));
-            }
-        }
+        let blocks = books.begin_again(&self.found);
         drop(books);
         let locs: Vec<Loc> = blocks.iter().map(|&(block, _)| Loc(block)).collect();
         let Some(buf) = self.buf.as_ref().filter(|_| !locs.is_empty()) else {
@@ -402,13 +396,10 @@ impl Keeper {
                 self.cursor = batch.blocks.first().map(|&(block, _)| block);
             }
         }
-        for &(block, version) in &batch.blocks {
-            books.table.settle(block, version);
-        }
+        books.ended_again(&batch.blocks);
         if done.token == WRITE && done.result.is_ok() {
             self.made_bytes += bytes as u64;
             books.recopied_bytes += bytes as u64;
-            books.short = books.short.saturating_sub(batch.blocks.len() as u64);
             self.is_progress = true;
         }
         books.pacer.spend(now_ns, bytes as u64);

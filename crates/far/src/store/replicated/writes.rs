@@ -422,19 +422,9 @@ impl ReplicatedChannel {
             return;
         }
         let Some(write) = self.writes.try_remove(number) else { return };
-        {
-            let mut books = self.shared.books();
-            let short = !write.wanted.without(write.stored).is_empty();
-            // What is refused is freed by the caller, and is not made again until then.
-            if write.is_again || write.stored.len() >= write.enough {
-                for &(block, version) in &write.blocks {
-                    books.table.settle(block, version);
-                }
-            }
-            if short && !write.is_again && write.stored.len() >= write.enough {
-                books.has_short_writes = true;
-                books.short += write.blocks.len() as u64;
-            }
+        // What is refused is freed by the caller, and is not made again until then.
+        if !write.is_again && write.stored.len() >= write.enough {
+            self.shared.books().written(&write.blocks);
         }
         self.keep_spare(write.cut);
         let result = match write.error {
