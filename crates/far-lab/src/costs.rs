@@ -64,6 +64,36 @@ impl Costs {
     }
 }
 
+/// Why a page was fetched.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Reason {
+    /// A fault on the page.
+    Fault,
+    /// It belongs to a block of a fixed size, or to an extent.
+    Block,
+    Cluster,
+    Group,
+    Run,
+    /// Requested by the prefetcher, or as the rest of an extent.
+    Ahead,
+}
+
+impl Reason {
+    pub const ALL: [Reason; 6] =
+        [Reason::Fault, Reason::Block, Reason::Cluster, Reason::Group, Reason::Run, Reason::Ahead];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Fault => "fault",
+            Reason::Block => "block",
+            Reason::Cluster => "cluster",
+            Reason::Group => "group",
+            Reason::Run => "run",
+            Reason::Ahead => "ahead",
+        }
+    }
+}
+
 /// The results of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicyOutcome {
@@ -84,6 +114,12 @@ pub struct PolicyOutcome {
     pub pages_dropped: u64,
     /// Pages that were fetched and never used before they were evicted or the program ended.
     pub wasted: u64,
+    /// Pages that were fetched, and those of `wasted`, by [`Reason`]. Of `ours` only.
+    pub came_by: [u64; Reason::ALL.len()],
+    pub wasted_by: [u64; Reason::ALL.len()],
+    /// Pages of zeros that were mapped with a block and never used before they were evicted. Of
+    /// `ours` only.
+    pub zeros_wasted: u64,
     pub time_ns: u64,
 }
 

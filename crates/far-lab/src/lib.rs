@@ -20,5 +20,5 @@ pub mod record;
 pub mod space;
 pub mod trace;
 
-pub use costs::{Costs, PolicyOutcome};
+pub use costs::{Costs, PolicyOutcome, Reason};
 pub use trace::{Header, Step, StepKind, Trace, TraceError};

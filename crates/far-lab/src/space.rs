@@ -36,7 +36,7 @@ const MAP_ANONYMOUS: u64 = 0x20;
 const MADV_DONTNEED: u64 = 4;
 const MADV_FREE: u64 = 8;
 /// Space reserved for `brk`, which grows.
-const BRK_PAGES: u64 = 1 << 22;
+pub const BRK_PAGES: u64 = 1 << 22;
 /// Mappings from this length on are aligned to extents.
 const ALIGNED_MIN_PAGES: u64 = 256;
 const NO_PAGE: u64 = u64::MAX;

@@ -7,6 +7,8 @@
 use hiroma_units::PAGES_PER_EXTENT;
 use rustc_hash::FxHashMap;
 
+use crate::space::BRK_PAGES;
+
 /// Events on pages of the arena.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
@@ -238,6 +240,8 @@ pub struct Trace {
     pub arena_pages: usize,
     /// Number of the mapping in which each extent begins.
     pub regions: Vec<u32>,
+    /// Pages that the program maps at some time. What it did not ask for is never there.
+    pub plain: Vec<bool>,
     /// Different pages that are touched.
     pub touched: usize,
 }
@@ -287,6 +291,7 @@ impl Trace {
             steps: Vec::with_capacity(events.len()),
             arena_pages: used.len() * PAGES_PER_EXTENT,
             regions,
+            plain: Vec::new(),
             touched: 0,
         };
         let mut touched = vec![false; trace.arena_pages];
@@ -320,8 +325,37 @@ impl Trace {
                 Event::Map { .. } => {}
             }
         }
+        trace.plain = plain(events, &used, &touched);
         trace
     }
+}
+
+/// Which pages of the extents `used` are mapped by the program at some time.
+fn plain(events: &[Event], used: &[u64], touched: &[bool]) -> Vec<bool> {
+    let extent = PAGES_PER_EXTENT as u64;
+    let (mut is_known, mut has_brk) = (false, false);
+    let mut plain = vec![false; touched.len()];
+    for event in events {
+        let &Event::Map { page, pages } = event else { continue };
+        (is_known, has_brk) = (true, has_brk || (page, pages) == (0, BRK_PAGES));
+        let first = used.partition_point(|&number| (number + 1) * extent <= page);
+        let end = used.partition_point(|&number| number * extent < page + pages);
+        for (at, number) in used.iter().enumerate().take(end).skip(first) {
+            let (start, place) = (number * extent, at * PAGES_PER_EXTENT);
+            let (from, to) = (page.max(start) - start, (page + pages).min(start + extent) - start);
+            plain[place + from as usize..place + to as usize].fill(true);
+        }
+    }
+    if !is_known {
+        plain.fill(true);
+    }
+    if has_brk {
+        // It grows as it is used, and was recorded with all that it may become.
+        let end = used.partition_point(|&number| number * extent < BRK_PAGES) * PAGES_PER_EXTENT;
+        let last = touched[..end].iter().rposition(|&touched| touched);
+        plain[last.map_or(0, |last| last + 1)..end].fill(false);
+    }
+    plain
 }
 
 #[cfg(test)]

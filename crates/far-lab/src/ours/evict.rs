@@ -1,7 +1,6 @@
 //! How memory is made free: `evict.rs`, `stage.rs` and `room.rs` of the pager.
 
 use hiroma_policy::Mode;
-use hiroma_policy::Origin;
 use hiroma_policy::granularity::JUDGED_STAGINGS;
 use hiroma_units::BlockId;
 
@@ -13,6 +12,7 @@ const TRIES: usize = 4;
 const TRIMS_MAX: usize = 256;
 const BURST: usize = 64;
 const VICTIMS_AHEAD: usize = 32;
+const STAGED_RUN_MAX: u64 = 16;
 const CLEAN_BATCH: u64 = 32;
 const SMALL_IN_A_ROW: u32 = 512;
 const MIB: u64 = 256;
@@ -43,29 +43,40 @@ impl Ours<'_> {
         }
     }
 
-    /// Makes room for a block that is being mapped. Its extent keeps its mode meanwhile.
-    pub(super) fn take_room(&mut self, block: BlockId) -> bool {
-        self.small_since_huge =
-            if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
-        let number = block.extent_no().0 as usize;
-        let (mode, born_fresh) = (self.extents[number].mode, self.extents[number].born_fresh);
-        let pages = block.pages() as u64;
+    /// Makes room for `pages` pages by what can leave immediately.
+    pub(super) fn make_room(&mut self, pages: u64) -> bool {
         while self.local() + pages > self.room {
-            if self.drop_some_clean() {
-                continue;
-            }
-            self.wanted = pages;
-            self.evictor();
-            self.wanted = 0;
             if !self.drop_some_clean() {
-                break;
+                return false;
             }
         }
-        (self.extents[number].mode, self.extents[number].born_fresh) = (mode, born_fresh);
+        true
+    }
+
+    /// A block of this size comes.
+    pub(super) fn note_size(&mut self, block: BlockId) {
+        self.small_since_huge =
+            if block.is_huge() { 0 } else { self.small_since_huge.saturating_add(1) };
+    }
+
+    /// Makes room for a block that is being mapped.
+    pub(super) fn take_room(&mut self, block: BlockId) -> bool {
+        self.note_size(block);
+        let pages = block.pages() as u64;
+        self.keeping_mode(block, |ours| {
+            while !ours.make_room(pages) {
+                ours.wanted = pages;
+                ours.evictor();
+                ours.wanted = 0;
+                if !ours.drop_some_clean() {
+                    break;
+                }
+            }
+        });
         self.local() + pages <= self.room
     }
 
-    fn drop_some_clean(&mut self) -> bool {
+    pub(super) fn drop_some_clean(&mut self) -> bool {
         let before = self.clean_pages;
         while before - self.clean_pages < CLEAN_BATCH && self.drop_clean() {}
         before > self.clean_pages
@@ -81,9 +92,12 @@ impl Ours<'_> {
                 self.prefetcher.wasted(block.page());
             }
             let mut dropped = 0;
-            for flags in &mut self.flags[Self::pages(block)] {
-                self.outcome.wasted += u64::from(*flags & (CAME | USED) == CAME);
-                dropped += u64::from(*flags & (FAR | USED) != 0);
+            for page in Self::pages(block) {
+                self.count_wasted(page);
+                let flags = &mut self.flags[page];
+                let has_content = *flags & (FAR | USED) != 0;
+                dropped += u64::from(has_content);
+                self.outcome.zeros_wasted += u64::from(!has_content);
                 *flags &= !(CAME | USED);
             }
             // Written pages were accounted for with their write.
@@ -157,7 +171,7 @@ impl Ours<'_> {
                 break;
             }
             let Some(block) = self.next_victim() else { break };
-            self.stage(block);
+            self.stage_with_next(block);
             moved = true;
         }
         if moved {
@@ -215,7 +229,7 @@ impl Ours<'_> {
                 break;
             }
             let Some(block) = self.next_victim() else { break };
-            self.stage(block);
+            self.stage_with_next(block);
             moved = true;
         }
         moved
@@ -228,7 +242,7 @@ impl Ours<'_> {
     /// Writes back what differs; if that is much, the whole block.
     fn write(&mut self, block: BlockId) {
         let sector = 1usize << self.order;
-        let all = block.is_huge()
+        let all = block.pages() > 1
             && self.options.fixed.is_none()
             && self.count(block, DIRTY) * 4 > block.pages() as u64;
         let mut written = 0;
@@ -242,6 +256,25 @@ impl Ours<'_> {
         }
         self.outcome.leave(self.costs, written, 0);
         self.mark_clean(block);
+    }
+
+    /// Stages a victim and those right behind it that are next.
+    fn stage_with_next(&mut self, block: BlockId) {
+        self.stage(block);
+        for at in 1..STAGED_RUN_MAX {
+            if block.order() != 0 || self.victims.is_empty() {
+                return;
+            }
+            let Some(next) = self.next_victim() else { return };
+            let is_behind = next.order() == 0
+                && next.page() == block.page() + at
+                && next.extent_no() == block.extent_no();
+            if !is_behind {
+                self.victims.push(next);
+                return;
+            }
+            self.stage(next);
+        }
     }
 
     fn stage(&mut self, block: BlockId) {
@@ -267,10 +300,7 @@ impl Ours<'_> {
     fn break_up(&mut self, block: BlockId) {
         self.set_resident(block, false);
         self.extent(block).mode = Some(Mode::Small);
-        for sector in 0..self.sectors() {
-            let piece = BlockId::new(block.page() + ((sector as u64) << self.order), self.order);
-            self.admit(piece, Origin::Demand);
-        }
+        self.admit_pieces(block);
     }
 
     fn judge_broken(&mut self, number: usize) {

@@ -1,7 +1,10 @@
 //! Handling of a fault: `fault.rs` and `fetch.rs` of the pager.
 
+use hiroma_policy::clusters::CLUSTER;
 use hiroma_policy::{Mode, Origin, PrefetchRequest};
 use hiroma_units::BlockId;
+
+use crate::costs::Reason;
 
 use super::{ALIVE, CAME, DIRTY, EXTENT, FAR, Ours, USED};
 
@@ -19,7 +22,10 @@ impl Ours<'_> {
             Some(mode) => mode,
             None => self.choose_mode(number, page),
         };
-        let block = self.block_of(page, mode);
+        let block = match mode {
+            Mode::Small => self.choose_small(page),
+            Mode::Huge => self.block_of(page, mode),
+        };
         match self.blocks.get(&block).copied() {
             Some(entry) => self.on_staged(block, entry.prefetched),
             None => self.on_missing(block, page, mode),
@@ -65,18 +71,17 @@ impl Ours<'_> {
             self.flags[number * 512..number * 512 + 512].iter().all(|&flags| flags & FAR == 0);
         let is_local = |number: usize| self.extents.get(number).is_some_and(|e| e.mode.is_some());
         let is_beside = number > 0 && is_local(number - 1) || is_local(number + 1);
+        let is_short = self.local() + 4 * EXTENT + self.reserve_target() > self.room / 2;
         let extent = &mut self.extents[number];
-        let mode = match self.options.fixed {
-            Some(order) if order < 9 => Mode::Small,
-            Some(_) => Mode::Huge,
-            None if fresh => {
-                let region = self.regions.entry(self.trace.regions[number]).or_default();
-                self.granularity.on_fresh_fault(&mut extent.history, region, stream)
-            }
-            None => {
-                let region = self.regions.entry(self.trace.regions[number]).or_default();
-                self.granularity.on_far_fault(&mut extent.history, region, stream, is_beside)
-            }
+        let history = &mut extent.history;
+        let region = self.regions.entry(self.trace.regions[number]).or_default();
+        let mode = match (self.options.fixed, fresh) {
+            (Some(order), _) if order < 9 => Mode::Small,
+            (Some(_), _) => Mode::Huge,
+            (None, true) if is_short || !stream => Mode::Small,
+            (None, true) => self.granularity.on_fresh_fault(history, region, stream),
+            (None, false) if self.options.near => self.granularity.on_near_fault(history, stream),
+            (None, false) => self.granularity.on_far_fault(history, region, stream, is_beside),
         };
         if mode == Mode::Huge && fresh {
             extent.born_fresh = true;
@@ -92,9 +97,11 @@ impl Ours<'_> {
                 (entry.prefetched, entry.stream) = (false, true);
             }
             self.prefetcher.used(block.page());
-            let number = block.extent_no().0 as usize;
-            let region = self.regions.entry(self.trace.regions[number]).or_default();
-            self.granularity.on_streamed(&mut self.extents[number].history, region);
+            if !block.is_huge() {
+                let number = block.extent_no().0 as usize;
+                let region = self.regions.entry(self.trace.regions[number]).or_default();
+                self.granularity.on_streamed(&mut self.extents[number].history, region);
+            }
             self.consult(block, block.page());
         } else {
             self.rescues += 1;
@@ -103,6 +110,7 @@ impl Ours<'_> {
         extent.rescues = extent.rescues.saturating_add(u8::from(!prefetched));
         self.leave(block);
         self.admit(block, if prefetched { Origin::Stream } else { Origin::Rescued });
+        self.merge(block);
     }
 
     fn on_missing(&mut self, block: BlockId, page: u64, mode: Mode) {
@@ -113,28 +121,46 @@ impl Ours<'_> {
             self.fetches += 1;
             self.outcome.local_pages_at_fetches += self.local();
             let number = block.extent_no().0 as usize;
-            if mode == Mode::Small && self.options.fixed.is_none() {
+            if mode == Mode::Small && self.options.fixed.is_none() && !self.options.near {
                 let region = self.regions.entry(self.trace.regions[number]).or_default();
                 if self.granularity.on_small_fault(&mut self.extents[number].history, region) {
                     self.buy_rest(block);
                 }
             }
         }
-        self.take_room(block);
-        if far > 0 {
-            self.outcome.fetch(self.costs, far);
-            self.arrive(block);
-            self.admit(block, if stream { Origin::Stream } else { Origin::Demand });
-        } else {
-            self.outcome.fresh(self.costs, block.pages() as u64);
-            self.admit(block, if stream { Origin::Stream } else { Origin::Fresh });
+        if far == 0 {
+            return self.map_zeros(block, stream);
         }
+        self.take_room(block);
+        self.enter(block, false);
+        let (beside, reason) = self.begin_beside(block);
+        let more: u64 = beside.iter().map(|&block| self.count(block, FAR)).sum();
+        self.outcome.fetch(self.costs, far + more);
+        // What the program waits for is mapped last.
+        for &block in beside.iter().rev() {
+            self.leave(block);
+            self.arrive(block, None, reason);
+            self.admit(block, Origin::Prefetch);
+            self.merge(block);
+        }
+        self.leave(block);
+        let is_cluster = self.options.fixed.is_none() && !block.is_huge();
+        let reason = if is_cluster { Reason::Cluster } else { Reason::Block };
+        self.arrive(block, Some(page), reason);
+        self.admit(block, if stream { Origin::Stream } else { Origin::Demand });
+        self.merge(block);
     }
 
-    /// Pages of a block were fetched from the store.
-    fn arrive(&mut self, block: BlockId) {
-        for flags in &mut self.flags[Self::pages(block)] {
+    /// Pages of a block were fetched from the store, for a fault on `faulted` if there was one.
+    fn arrive(&mut self, block: BlockId, faulted: Option<u64>, reason: Reason) {
+        for page in Self::pages(block) {
+            let flags = &mut self.flags[page];
             *flags = *flags & (FAR | ALIVE) | if *flags & FAR != 0 { CAME } else { 0 };
+            if *flags & FAR != 0 {
+                let reason = if faulted == Some(page as u64) { Reason::Fault } else { reason };
+                self.reasons[page] = reason;
+                self.outcome.came_by[reason as usize] += 1;
+            }
         }
         debug_assert_eq!(self.count(block, DIRTY | USED), 0);
     }
@@ -179,8 +205,17 @@ impl Ours<'_> {
             let fixed =
                 self.options.fixed.map(|order| if order < 9 { Mode::Small } else { Mode::Huge });
             let mode = self.extents[number].mode.unwrap_or(fixed.unwrap_or(wanted));
-            let block = self.block_of(request.page, mode);
-            if self.blocks.contains_key(&block) || self.is_resident(block) {
+            let block = match mode {
+                Mode::Small => {
+                    let cluster_end = (request.page | (CLUSTER - 1)) + 1;
+                    self.block_ahead(request.page, cluster_end)
+                }
+                Mode::Huge => self.block_of(request.page, mode),
+            };
+            if self.blocks.contains_key(&block)
+                || self.is_resident(block)
+                || !block.is_huge() && !self.fits(block)
+            {
                 continue;
             }
             if self.reserve() < (self.reserve_target() / 4) as i64 + block.pages() as i64 {
@@ -198,9 +233,10 @@ impl Ours<'_> {
         if far > 0 && self.take_room(block) {
             self.outcome.ahead(self.costs, far);
             self.granularity.on_inflow((block.pages() >> self.order) as u32);
-            self.arrive(block);
+            self.arrive(block, None, Reason::Ahead);
             if map {
                 self.admit(block, Origin::Stream);
+                self.merge(block);
             } else {
                 self.enter(block, true);
                 self.mark_clean(block);

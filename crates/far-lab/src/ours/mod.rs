@@ -7,21 +7,27 @@
 //! fault, and the evictor is never late. Content is not known: a page that was written counts as
 //! changed.
 
+mod beside;
 mod evict;
 mod fault;
+mod fresh;
+mod small;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
+use hiroma_policy::clusters::Clusters;
 use hiroma_policy::granularity::{ExtentHistory, Granularity, RegionHistory};
+use hiroma_policy::neighbours::Neighbours;
+use hiroma_policy::run_ahead::RunAhead;
 use hiroma_policy::{
     Fifo, Lru, Mode, Origin, PageBits, PrefetchRequest, Prefetcher, Replacement, Staging,
 };
 use hiroma_units::{BlockId, ExtentNo, PAGES_PER_EXTENT};
 use rustc_hash::FxHashMap;
 
-use crate::costs::{Costs, PolicyOutcome};
+use crate::costs::{Costs, PolicyOutcome, Reason};
 use crate::trace::{StepKind, Trace};
 
 /// Options with which the pager is started.
@@ -33,16 +39,58 @@ pub struct Options {
     pub fifo: bool,
     /// Accessed bits are read this many times while local memory turns over once; 0: never.
     pub scans: u32,
+    /// The store is compressed memory, where single pages are never worth a whole extent.
+    pub near: bool,
+    /// Rules for what moves with a page, where its extent does not move whole. Not where `fixed`.
+    pub rules: Rules,
 }
+
+/// The rules for what moves with a page, each of which can be switched off.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Rules {
+    /// Clusters of 32 KiB, from accessed bits.
+    pub clusters: bool,
+    /// Groups of up to 64 KiB, from samples.
+    pub groups: bool,
+    /// Faults that follow each other fetch ahead.
+    pub runs: bool,
+    /// First touches map zeros ahead.
+    pub zeros: bool,
+}
+
+impl Rules {
+    pub const ALL: Rules = Rules { clusters: true, groups: true, runs: true, zeros: true };
+    pub const NONE: Rules = Rules { clusters: false, groups: false, runs: false, zeros: false };
+}
+
+/// How often the pager reads accessed bits.
+pub const SCANS: u32 = 8;
 
 impl Options {
     /// Blocks of one size, without prefetch.
     pub const fn plain(order: u8) -> Options {
-        Options { fixed: Some(order), prefetch: false, fifo: false, scans: 0 }
+        Options {
+            fixed: Some(order),
+            prefetch: false,
+            fifo: false,
+            scans: 0,
+            near: true,
+            rules: Rules::NONE,
+        }
     }
 
-    /// The default: `--block auto`.
-    pub const AUTO: Options = Options { fixed: None, prefetch: true, fifo: false, scans: 0 };
+    /// The default: `--block auto`, with accessed bits.
+    pub const AUTO: Options = Options {
+        fixed: None,
+        prefetch: true,
+        fifo: false,
+        scans: SCANS,
+        near: true,
+        rules: Rules::ALL,
+    };
+
+    /// `--block auto --no-accessed-bits`.
+    pub const AUTO_BLIND: Options = Options { scans: 0, ..Options::AUTO };
 }
 
 /// Runs a trace with room for `capacity` pages.
@@ -78,7 +126,8 @@ struct Extent {
     resident: bool,
     /// Mapped by small pages, so that each has its accessed bit.
     by_pages: bool,
-    resident_sectors: u16,
+    /// Pages of its small blocks that are mapped.
+    resident_small: u16,
     in_frames: u16,
     alive: u16,
 }
@@ -100,6 +149,10 @@ struct Ours<'a> {
     /// Room, in pages like everything here.
     room: u64,
     flags: Vec<u8>,
+    /// Why pages were fetched last.
+    reasons: Vec<Reason>,
+    /// The clusters that move as one block, while any of their pages are local.
+    whole: Vec<bool>,
     extents: Vec<Extent>,
     regions: FxHashMap<u32, RegionHistory>,
     blocks: FxHashMap<BlockId, Entry>,
@@ -116,6 +169,10 @@ struct Ours<'a> {
     replacement: Box<dyn Replacement>,
     prefetcher: Prefetcher,
     granularity: Granularity,
+    clusters: Clusters,
+    neighbours: Neighbours,
+    runs: RunAhead,
+    zero_runs: RunAhead,
     staging: Staging,
     requests: Vec<PrefetchRequest>,
     rescues: u64,
@@ -144,6 +201,10 @@ impl<'a> Ours<'a> {
         let order = options.fixed.filter(|&order| order < 9).unwrap_or(0);
         let mut prefetcher = Prefetcher::new(16);
         prefetcher.set_ahead_max_pages(room / AHEAD_SHARE);
+        let mut clusters = Clusters::default();
+        if options.scans == 0 {
+            clusters.give_up();
+        }
         let replacement: Box<dyn Replacement> =
             if options.fifo { Box::new(Fifo::new()) } else { Box::new(Lru::new()) };
         Ours {
@@ -153,6 +214,8 @@ impl<'a> Ours<'a> {
             order,
             room,
             flags: vec![0; trace.arena_pages],
+            reasons: vec![Reason::Fault; trace.arena_pages],
+            whole: vec![false; trace.arena_pages >> small::CLUSTER_ORDER],
             extents: vec![Extent::default(); trace.arena_pages / PAGES_PER_EXTENT],
             regions: FxHashMap::default(),
             blocks: FxHashMap::default(),
@@ -169,6 +232,10 @@ impl<'a> Ours<'a> {
             replacement,
             prefetcher,
             granularity: Granularity::new((EXTENT >> order) as u16, 48, (room / EXTENT) as u32),
+            clusters,
+            neighbours: Neighbours::default(),
+            runs: RunAhead::new(EXTENT >> order),
+            zero_runs: RunAhead::new(EXTENT >> order),
             staging: Staging::new(),
             requests: Vec::new(),
             rescues: 0,
@@ -202,8 +269,7 @@ impl<'a> Ours<'a> {
                 self.after_fault();
             }
         }
-        self.outcome.wasted +=
-            self.flags.iter().filter(|&&flags| flags & (CAME | USED) == CAME).count() as u64;
+        (0..self.flags.len()).for_each(|page| self.count_wasted(page));
         self.outcome
     }
 
@@ -217,22 +283,36 @@ impl<'a> Ours<'a> {
         while let Some(extent) = self.replacement.blurred() {
             self.extents[extent.0 as usize].by_pages = true;
         }
-        for (number, flags) in self.flags.chunks_mut(PAGES_PER_EXTENT).enumerate() {
-            let mut bits = PageBits::default();
-            for (page, flags) in flags.iter_mut().enumerate() {
-                if *flags & (MAPPED | ACCESSED) == MAPPED | ACCESSED {
-                    bits[page / 64] |= 1 << (page % 64);
-                }
-                *flags &= !ACCESSED;
-            }
-            // The processor has one bit for a huge page.
+        for number in 0..self.extents.len() {
             let extent = &self.extents[number];
-            if extent.resident && !extent.by_pages && bits != PageBits::default() {
-                bits = [u64::MAX; PAGES_PER_EXTENT / 64];
+            if !extent.resident && extent.resident_small == 0 {
+                continue;
             }
-            if bits != PageBits::default() {
-                self.replacement.accessed(ExtentNo(number as u32), &bits);
-            }
+            self.take_accessed(number);
+        }
+    }
+
+    /// Takes the accessed bits of an extent since the last call.
+    fn take_accessed(&mut self, number: usize) {
+        let (mut bits, mut resident) = (PageBits::default(), PageBits::default());
+        let flags = &mut self.flags[number * PAGES_PER_EXTENT..][..PAGES_PER_EXTENT];
+        for (page, flags) in flags.iter_mut().enumerate() {
+            let mapped = u64::from(*flags & MAPPED != 0);
+            resident[page / 64] |= mapped << (page % 64);
+            bits[page / 64] |= (mapped & u64::from(*flags & ACCESSED != 0)) << (page % 64);
+            *flags &= !ACCESSED;
+        }
+        // The processor has one bit for a huge page.
+        let extent = &self.extents[number];
+        let is_huge = extent.resident;
+        if is_huge && !extent.by_pages && bits != PageBits::default() {
+            bits = [u64::MAX; PAGES_PER_EXTENT / 64];
+        }
+        let no = ExtentNo(number as u32);
+        self.clusters.asked(no);
+        self.replacement.accessed(no, &bits);
+        if !is_huge && self.has_clusters() && self.clusters.read(no, &bits, &resident) {
+            self.break_clusters(number);
         }
     }
 
@@ -255,14 +335,10 @@ impl<'a> Ours<'a> {
         self.own_ns + self.outcome.time_ns
     }
 
-    fn sectors(&self) -> usize {
-        PAGES_PER_EXTENT >> self.order
-    }
-
     fn block_of(&self, page: u64, mode: Mode) -> BlockId {
         match mode {
             Mode::Huge => BlockId::extent(ExtentNo((page / EXTENT) as u32)),
-            Mode::Small => BlockId::new(page >> self.order << self.order, self.order),
+            Mode::Small => self.small_block(page),
         }
     }
 
@@ -284,8 +360,7 @@ impl<'a> Ours<'a> {
             None => false,
             Some(Mode::Huge) => block.is_huge() && extent.resident,
             Some(Mode::Small) => {
-                block.order() == self.order
-                    && !(block.is_huge())
+                block == self.small_block(block.page())
                     && self.flags[block.page() as usize] & MAPPED != 0
             }
         }
@@ -294,20 +369,27 @@ impl<'a> Ours<'a> {
     fn set_resident(&mut self, block: BlockId, on: bool) {
         let pages = block.pages() as u64;
         for flags in &mut self.flags[Self::pages(block)] {
-            *flags = if on { *flags | MAPPED } else { *flags & !MAPPED };
+            // Moving a page in sets its accessed bit.
+            *flags = if on { *flags | MAPPED | ACCESSED } else { *flags & !MAPPED };
+        }
+        if on && !block.is_huge() && self.options.scans > 0 && self.has_clusters() {
+            self.clusters.admitted(block);
         }
         let extent = self.extent(block);
         if block.is_huge() {
             extent.resident = on;
             extent.by_pages &= on;
         } else {
-            extent.resident_sectors = extent.resident_sectors + u16::from(on) - u16::from(!on);
+            let pages = pages as u16;
+            extent.resident_small =
+                if on { extent.resident_small + pages } else { extent.resident_small - pages };
         }
         self.resident = self.resident + if on { pages } else { 0 } - if on { 0 } else { pages };
         self.resident_blocks = self.resident_blocks + usize::from(on) - usize::from(!on);
     }
 
     fn admit(&mut self, block: BlockId, origin: Origin) {
+        self.settle_size(block);
         self.set_resident(block, true);
         self.replacement.admitted(block, origin);
         if self.replacement.len() > 4 * self.resident_blocks + 4096 {
@@ -317,7 +399,17 @@ impl<'a> Ours<'a> {
         }
     }
 
+    /// Its extent keeps its mode meanwhile.
+    fn keeping_mode<R>(&mut self, block: BlockId, work: impl FnOnce(&mut Self) -> R) -> R {
+        let Extent { mode, born_fresh, .. } = *self.extent(block);
+        let result = work(self);
+        let extent = self.extent(block);
+        (extent.mode, extent.born_fresh) = (mode, born_fresh);
+        result
+    }
+
     fn enter(&mut self, block: BlockId, prefetched: bool) -> u32 {
+        self.settle_size(block);
         self.stamp = self.stamp.wrapping_add(1);
         self.blocks.insert(
             block,
@@ -345,7 +437,7 @@ impl<'a> Ours<'a> {
 
     fn settle(&mut self, number: usize) {
         let extent = &mut self.extents[number];
-        if !extent.resident && extent.in_frames == 0 && extent.resident_sectors == 0 {
+        if !extent.resident && extent.in_frames == 0 && extent.resident_small == 0 {
             (extent.mode, extent.rescues, extent.broken_stagings, extent.born_fresh) =
                 (None, 0, 0, false);
         }
@@ -354,12 +446,16 @@ impl<'a> Ours<'a> {
     /// The program no longer needs the content of a page. A block without any content is unmapped.
     fn discard(&mut self, page: usize) {
         let number = page / PAGES_PER_EXTENT;
+        self.count_wasted(page);
         let before = self.flags[page];
         self.flags[page] = before & MAPPED;
-        self.outcome.wasted += u64::from(before & (CAME | USED) == CAME);
         self.extents[number].alive -= u16::from(before & ALIVE != 0);
         let Some(mode) = self.extents[number].mode else { return };
-        let block = self.block_of(page as u64, mode);
+        let mut block = self.block_of(page as u64, mode);
+        if !block.is_huge() && block.order() != self.order && self.is_resident(block) {
+            self.break_cluster(block);
+            block = self.block_of(page as u64, mode);
+        }
         let is_empty = if block.is_huge() {
             self.extents[number].alive == 0
         } else {
@@ -374,5 +470,13 @@ impl<'a> Ours<'a> {
             self.leave(block);
         }
         self.settle(number);
+    }
+
+    /// A page leaves: it may have been fetched in vain.
+    fn count_wasted(&mut self, page: usize) {
+        if self.flags[page] & (CAME | USED) == CAME {
+            self.outcome.wasted += 1;
+            self.outcome.wasted_by[self.reasons[page] as usize] += 1;
+        }
     }
 }

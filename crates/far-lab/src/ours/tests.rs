@@ -61,7 +61,7 @@ proptest! {
         let steps: Vec<(u64, u8)> =
             steps.iter().enumerate().map(|(at, &(far, near, kind))| (if kind % 3 == 0 { far } else { (near + at as u64) % 4096 }, kind)).collect();
         let trace = trace(&steps);
-        let options = Options { fixed: Some(order).filter(|&order| order < 10), prefetch: order % 2 == 0, fifo: order == 3, scans: u32::from(order) % 3 * 4 };
+        let options = Options { fixed: Some(order).filter(|&order| order < 10), prefetch: order % 2 == 0, fifo: order == 3, scans: u32::from(order) % 3 * 4, near: order % 4 != 1, rules: Rules { clusters: capacity % 2 == 0, groups: capacity % 3 != 0, runs: capacity % 5 != 0, zeros: capacity % 7 != 0 } };
         let costs = Costs::default();
         // The pager has 8 MiB at least; with room for less than a few reserves, what is fetched is
         // evicted immediately.
