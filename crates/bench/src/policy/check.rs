@@ -8,7 +8,7 @@ use hiroma_command::files::Files;
 use hiroma_command::machine;
 use hiroma_command::show;
 use hiroma_far::config::BlockSize;
-use hiroma_far_lab::ours::{self, Options};
+use hiroma_far_lab::ours::{self, Options, Rules, SCANS};
 use hiroma_far_lab::record::Recorder;
 use hiroma_far_lab::{Costs, PolicyOutcome, Trace};
 use hiroma_report::{Better, Measure, Report, Spread, Table};
@@ -44,6 +44,12 @@ pub struct CheckArgs {
     /// Enable prefetching
     #[arg(long)]
     prefetch: bool,
+    /// Read accessed bits of the program's pages
+    #[arg(long)]
+    accessed_bits: bool,
+    /// Switch off rules for the block size in the simulation: clusters, groups, runs, zeros
+    #[arg(long, value_name = "RULE,...", value_delimiter = ',')]
+    without: Vec<String>,
     /// Python interpreter, with numpy installed
     #[arg(long, value_name = "FILE", default_value = "python3")]
     python: PathBuf,
@@ -115,10 +121,17 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
         Some(first) => vec![Program { name: first.clone(), argv: args.program.clone() }],
         None => programs::find(&args.only, &args.python, work.path())?.0,
     };
+    let scans = if args.accessed_bits { SCANS } else { 0 };
     let options = match args.block {
-        BlockSize::Auto => Options { prefetch: args.prefetch, ..Options::AUTO },
+        BlockSize::Auto => Options {
+            prefetch: args.prefetch,
+            scans,
+            rules: rules_without(&args.without)?,
+            ..Options::AUTO
+        },
         BlockSize::Fixed(bytes) => Options {
             prefetch: args.prefetch,
+            scans,
             ..Options::plain((bytes as usize / PAGE).trailing_zeros().min(9) as u8)
         },
     };
@@ -148,7 +161,7 @@ pub fn run(args: &CheckArgs) -> Result<ExitCode> {
                 ));
                 continue;
             }
-            let live = live(program, limit, args.block, args.prefetch, work.path())?;
+            let live = live(program, limit, args, work.path())?;
             let simulated = simulate_alike(&trace, &live, options);
             measures.push(compare(program, percent, &live, &simulated, &mut table));
         }
@@ -201,16 +214,26 @@ fn compare(
         .note(note)
 }
 
-fn live(
-    program: &Program,
-    limit: u64,
-    block: BlockSize,
-    prefetch: bool,
-    dir: &std::path::Path,
-) -> Result<Live> {
+/// All rules except these.
+fn rules_without(names: &[String]) -> Result<Rules> {
+    let mut rules = Rules::ALL;
+    for name in names {
+        let rule = match name.as_str() {
+            "clusters" => &mut rules.clusters,
+            "groups" => &mut rules.groups,
+            "runs" => &mut rules.runs,
+            "zeros" => &mut rules.zeros,
+            _ => bail!("no rule {name:?}: known are clusters, groups, runs, zeros"),
+        };
+        *rule = false;
+    }
+    Ok(rules)
+}
+
+fn live(program: &Program, limit: u64, args: &CheckArgs, dir: &std::path::Path) -> Result<Live> {
     let stats = dir.join("stats.json");
     let mut command = Command::new(hiroma()?);
-    let block = match block {
+    let block = match args.block {
         BlockSize::Auto => "auto".to_owned(),
         BlockSize::Fixed(bytes) => bytes.to_string(),
     };
@@ -224,16 +247,17 @@ fn live(
             &limit.to_string(),
             "--block",
             &block,
-            // The simulated policy has none either.
-            "--no-accessed-bits",
             // Pages that a late pager takes over have no order of use.
             "--manage-from",
             "0",
             "--stats",
         ])
         .arg(&stats);
-    if !prefetch {
+    if !args.prefetch {
         command.arg("--no-prefetch");
+    }
+    if !args.accessed_bits {
+        command.arg("--no-accessed-bits");
     }
     let status = command
         .arg("--")

@@ -1,6 +1,6 @@
 //! Results of the simulations as tables, plots and figures.
 
-use hiroma_far_lab::PolicyOutcome;
+use hiroma_far_lab::{PolicyOutcome, Reason};
 use hiroma_report::{
     Axis, Better, Kind, Measure, Plot, Point, Report, Section, Series, Spread, Table, figures,
 };
@@ -11,7 +11,7 @@ use super::simulate::{Cell, Program};
 const VICTIMS: [&str; 10] =
     ["belady", "lru", "fifo", "clock", "mglru", "s3fifo", "sieve", "arc", "ours", "ours-fifo"];
 /// Policies that differ in the amount that is fetched.
-const BLOCKS: [&str; 13] = [
+const BLOCKS: [&str; 15] = [
     "lru",
     "lru-8k",
     "lru-16k",
@@ -24,7 +24,20 @@ const BLOCKS: [&str; 13] = [
     "ours-16k",
     "ours-64k",
     "ours-2m",
+    "ours-4k-bits",
+    "ours-16k-bits",
     "ours-auto",
+];
+/// `auto`, and with one rule or source of knowledge less.
+const RULES: [&str; 8] = [
+    "ours-auto",
+    "auto-no-clusters",
+    "auto-no-groups",
+    "auto-no-runs",
+    "auto-no-zeros",
+    "auto-no-prefetch",
+    "auto-no-bits",
+    "auto-single",
 ];
 /// The fixed block sizes, one of which is the best.
 const FIXED: [&str; 5] = ["ours-4k", "ours-8k", "ours-16k", "ours-64k", "ours-2m"];
@@ -45,6 +58,7 @@ pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u
         let cells: Vec<&Cell> = cells.iter().filter(|cell| cell.percent == percent).collect();
         let misses = |outcome: PolicyOutcome| outcome.fetches as f64;
         let seconds = |outcome: PolicyOutcome| outcome.time_ns as f64 / 1e9;
+        let moved = |outcome: PolicyOutcome| (outcome.pages_in + outcome.pages_out) as f64;
         report.sections.push(Section {
             title: format!("Who leaves, with {percent} % of the pages"),
             text: vec![
@@ -59,6 +73,23 @@ pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u
             text: vec!["Modelled time in times of LRU with pages of 4 KiB.".into()],
             tables: vec![relative(&cells, &BLOCKS, "lru", "time", seconds), traffic(&cells)],
             plots: vec![plot(&cells, &BLOCKS, "lru", "time / LRU with 4 KiB", seconds)],
+        });
+        report.sections.push(Section {
+            title: format!(
+                "What the rules for block sizes are worth, with {percent} % of the pages"
+            ),
+            text: vec![
+                "In times of auto with all rules, accessed bits and prefetching; auto-single has \
+                 none of the rules."
+                    .into(),
+            ],
+            tables: vec![
+                relative(&cells, &RULES, "ours-auto", "time", seconds),
+                relative(&cells, &RULES, "ours-auto", "misses", misses),
+                relative(&cells, &RULES, "ours-auto", "pages", moved),
+                by_rule(&cells),
+            ],
+            plots: vec![plot(&cells, &RULES, "ours-auto", "time / auto", seconds)],
         });
         report.measures.extend(measures(&cells, percent));
     }
@@ -143,6 +174,29 @@ fn traffic(cells: &[&Cell]) -> Table {
                     .map(|pages| figures(pages as f64 / 256.0)),
             );
         }
+        table.row(row);
+    }
+    table
+}
+
+/// What `auto` fetched, by the rule that asked for it, and the part that nobody used.
+fn by_rule(cells: &[&Cell]) -> Table {
+    let mut table = Table::new("What auto fetched, and in vain").text("program");
+    for reason in Reason::ALL.into_iter().filter(|&reason| reason != Reason::Fault) {
+        table = table.number(reason.name(), "MiB").number("in vain", "%");
+    }
+    table = table.number("zeros in vain", "MiB");
+    for cell in cells {
+        let outcome = cell.of("ours-auto").unwrap_or_default();
+        let mut row = vec![cell.program.clone()];
+        for reason in Reason::ALL.into_iter().filter(|&reason| reason != Reason::Fault) {
+            let came = outcome.came_by[reason as usize];
+            let wasted = outcome.wasted_by[reason as usize];
+            let share = (came > 0).then(|| 100.0 * wasted as f64 / came as f64);
+            row.push(figures(came as f64 / 256.0));
+            row.push(share.map_or_else(String::new, figures));
+        }
+        row.push(figures(outcome.zeros_wasted as f64 / 256.0));
         table.row(row);
     }
     table

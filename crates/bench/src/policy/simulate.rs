@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use hiroma_far_lab::blocks::Rule;
-use hiroma_far_lab::ours::{self, Options};
+use hiroma_far_lab::ours::{self, Options, Rules, SCANS};
 use hiroma_far_lab::policies::Kind;
 use hiroma_far_lab::{Costs, PolicyOutcome, Trace};
 
@@ -26,7 +26,7 @@ const fn blocks(order: u8) -> Options {
 }
 
 /// Our own policies, by name.
-pub const OURS: [(&str, Options); 8] = [
+pub const OURS: [(&str, Options); 17] = [
     ("ours", Options::plain(0)),
     ("ours-fifo", Options { fifo: true, ..Options::plain(0) }),
     ("ours-4k", blocks(0)),
@@ -35,7 +35,21 @@ pub const OURS: [(&str, Options); 8] = [
     ("ours-64k", blocks(4)),
     ("ours-2m", blocks(9)),
     ("ours-auto", Options::AUTO),
+    ("auto-no-clusters", without(Rules { clusters: false, ..Rules::ALL })),
+    ("auto-no-groups", without(Rules { groups: false, ..Rules::ALL })),
+    ("auto-no-runs", without(Rules { runs: false, ..Rules::ALL })),
+    ("auto-no-zeros", without(Rules { zeros: false, ..Rules::ALL })),
+    ("auto-no-prefetch", Options { prefetch: false, ..Options::AUTO }),
+    ("auto-no-bits", Options::AUTO_BLIND),
+    ("auto-single", without(Rules::NONE)),
+    ("ours-4k-bits", Options { scans: SCANS, ..blocks(0) }),
+    ("ours-16k-bits", Options { scans: SCANS, ..blocks(2) }),
 ];
+
+/// `auto` with these rules only.
+const fn without(rules: Rules) -> Options {
+    Options { rules, ..Options::AUTO }
+}
 
 impl Policy {
     /// All policies.
