@@ -35,6 +35,9 @@ pub struct PolicyArgs {
     /// Simulate only these of the known programs
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
+    /// Simulate only these policies: names of columns in the tables
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    policies: Vec<String>,
     /// Local memory, in percent of a program's pages
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "75,50,25", value_parser = clap::value_parser!(u8).range(1..=100))]
     at: Vec<u8>,
@@ -60,12 +63,13 @@ pub fn run(args: &PolicyArgs) -> Result<ExitCode> {
         None => {}
     }
     args.files.check()?;
+    let policies = simulate::Policy::named(&args.policies)?;
     let traces = match args.recorded.is_empty() {
         true => record::missing(&args.traces, &args.only, &args.python)?,
         false => args.recorded.iter().map(|file| (named_by(file), file.clone())).collect(),
     };
     let costs = Costs::default();
-    let (programs, cells) = simulate::run(&traces, &args.at, &costs)?;
+    let (programs, cells) = simulate::run(&traces, &args.at, &policies, &costs)?;
     let mut report = Report {
         title: "Policies of local memory on page traces of real programs".into(),
         command: std::env::args().collect::<Vec<_>>().join(" "),

@@ -265,6 +265,24 @@ fn measures(cells: &[&Cell], percent: u8) -> Vec<Measure> {
         for (policy, outcome) in &cell.outcomes {
             let name = policy.name();
             let key = format!("policy_{percent}_{program}_{name}");
+            for reason in Reason::ALL {
+                let (came, wasted) =
+                    (outcome.came_by[reason as usize], outcome.wasted_by[reason as usize]);
+                if came == 0 || reason == Reason::Fault {
+                    continue;
+                }
+                let title = format!(
+                    "{program}, {percent} %, {name}: fetched in vain by {}, of what it fetched",
+                    reason.name()
+                );
+                let share = Some(100.0 * wasted as f64 / came as f64);
+                measures.push(figure(
+                    format!("{key}_in_vain_{}", reason.name()),
+                    title,
+                    "%",
+                    share,
+                ));
+            }
             measures.push(figure(
                 format!("{key}_misses"),
                 format!("{program}, {percent} %, {name}: misses"),

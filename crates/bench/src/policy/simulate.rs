@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use hiroma_far_lab::blocks::Rule;
 use hiroma_far_lab::ours::{self, Options, Rules, SCANS};
 use hiroma_far_lab::policies::Kind;
@@ -62,6 +62,20 @@ impl Policy {
             .collect()
     }
 
+    /// The policies with these names, or all.
+    pub fn named(names: &[String]) -> Result<Vec<Policy>> {
+        let all = Policy::all();
+        if let Some(name) =
+            names.iter().find(|name| all.iter().all(|policy| policy.name() != name.as_str()))
+        {
+            let known: Vec<&str> = all.iter().map(|policy| policy.name()).collect();
+            bail!("no policy {name:?}: known are {}", known.join(", "));
+        }
+        let is_chosen =
+            |policy: &Policy| names.is_empty() || names.iter().any(|name| name == policy.name());
+        Ok(all.into_iter().filter(is_chosen).collect())
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Policy::Known(kind) => kind.name(),
@@ -107,10 +121,11 @@ pub fn read(path: &Path) -> Result<Trace> {
     Trace::read(&file).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Runs all policies on all traces.
+/// Runs policies on all traces.
 pub fn run(
     traces: &[(String, PathBuf)],
     at: &[u8],
+    policies: &[Policy],
     costs: &Costs,
 ) -> Result<(Vec<Program>, Vec<Cell>)> {
     let (mut programs, mut cells) = (Vec::new(), Vec::new());
@@ -118,7 +133,7 @@ pub fn run(
         let trace = read(path)?;
         let work: Vec<(u8, Policy)> = at
             .iter()
-            .flat_map(|&percent| Policy::all().into_iter().map(move |policy| (percent, policy)))
+            .flat_map(|&percent| policies.iter().map(move |&policy| (percent, policy)))
             .collect();
         let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -150,7 +165,7 @@ pub fn run(
             cells.push(Cell {
                 program: name.clone(),
                 percent,
-                outcomes: Policy::all().iter().filter_map(of).collect(),
+                outcomes: policies.iter().filter_map(of).collect(),
             });
         }
         programs.push(Program {

@@ -10,7 +10,8 @@ use super::{CAME, DIRTY, EXTENT, FAR, Ours, USED};
 const BATCH: usize = 8;
 const TRIES: usize = 4;
 const TRIMS_MAX: usize = 256;
-const BURST: usize = 64;
+/// Pages; the pager counts rows of blocks, while its evictor takes from them meanwhile.
+const BURST: u64 = 64;
 const VICTIMS_AHEAD: usize = 32;
 const STAGED_RUN_MAX: u64 = 16;
 const CLEAN_BATCH: u64 = 32;
@@ -165,7 +166,8 @@ impl Ours<'_> {
             return;
         }
         let mut moved = false;
-        for _ in 0..BURST {
+        let before = self.staged;
+        while self.staged < before + BURST {
             let to_come = self.reserve() + (self.staged - self.clean_pages) as i64;
             if to_come >= 2 * target && self.staged >= self.stage_target() {
                 break;
