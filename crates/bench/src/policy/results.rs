@@ -59,20 +59,24 @@ pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u
         let misses = |outcome: PolicyOutcome| outcome.fetches as f64;
         let seconds = |outcome: PolicyOutcome| outcome.time_ns as f64 / 1e9;
         let moved = |outcome: PolicyOutcome| (outcome.pages_in + outcome.pages_out) as f64;
-        report.sections.push(Section {
-            title: format!("Who leaves, with {percent} % of the pages"),
-            text: vec![
+        let [victims, blocks, rules] =
+            [&VICTIMS[..], &BLOCKS, &RULES].map(|names| simulated(&cells, names));
+        if victims.contains(&"belady") {
+            report.sections.push(Section {
+                title: format!("Who leaves, with {percent} % of the pages"),
+                text: vec![
                 "Misses in times of Belady's optimum; every page by itself, nothing fetched ahead."
                     .into(),
             ],
-            tables: vec![relative(&cells, &VICTIMS, "belady", "misses", misses)],
-            plots: vec![plot(&cells, &VICTIMS, "belady", "misses / optimum", misses)],
-        });
+                tables: vec![relative(&cells, &victims, "belady", "misses", misses)],
+                plots: vec![plot(&cells, &victims, "belady", "misses / optimum", misses)],
+            });
+        }
         report.sections.push(Section {
             title: format!("How much comes, with {percent} % of the pages"),
             text: vec!["Modelled time in times of LRU with pages of 4 KiB.".into()],
-            tables: vec![relative(&cells, &BLOCKS, "lru", "time", seconds), traffic(&cells)],
-            plots: vec![plot(&cells, &BLOCKS, "lru", "time / LRU with 4 KiB", seconds)],
+            tables: vec![relative(&cells, &blocks, "lru", "time", seconds), traffic(&cells)],
+            plots: vec![plot(&cells, &blocks, "lru", "time / LRU with 4 KiB", seconds)],
         });
         report.sections.push(Section {
             title: format!(
@@ -84,12 +88,12 @@ pub fn report(report: &mut Report, programs: &[Program], cells: &[Cell], at: &[u
                     .into(),
             ],
             tables: vec![
-                relative(&cells, &RULES, "ours-auto", "time", seconds),
-                relative(&cells, &RULES, "ours-auto", "misses", misses),
-                relative(&cells, &RULES, "ours-auto", "pages", moved),
+                relative(&cells, &rules, "ours-auto", "time", seconds),
+                relative(&cells, &rules, "ours-auto", "misses", misses),
+                relative(&cells, &rules, "ours-auto", "pages", moved),
                 by_rule(&cells),
             ],
-            plots: vec![plot(&cells, &RULES, "ours-auto", "time / auto", seconds)],
+            plots: vec![plot(&cells, &rules, "ours-auto", "time / auto", seconds)],
         });
         report.measures.extend(measures(&cells, percent));
     }
@@ -158,16 +162,22 @@ fn relative(
     table
 }
 
+/// Those of these policies that were simulated.
+fn simulated(cells: &[&Cell], names: &[&'static str]) -> Vec<&'static str> {
+    let is_there = |name: &&str| cells.iter().any(|cell| cell.of(name).is_some());
+    names.iter().copied().filter(is_there).collect()
+}
+
 /// Bytes in and out, and the part that was fetched unnecessarily.
 fn traffic(cells: &[&Cell]) -> Table {
-    let names = ["lru", "lru-64k", "ours-4k", "ours-2m", "ours-auto"];
+    let names = simulated(cells, &["lru", "lru-64k", "ours-4k", "ours-2m", "ours-auto"]);
     let mut table = Table::new("Traffic: in, out, and fetched in vain").text("program");
-    for name in names {
+    for &name in &names {
         table = table.number(name, "MiB in").number("", "out").number("", "in vain");
     }
     for cell in cells {
         let mut row = vec![cell.program.clone()];
-        for name in names {
+        for &name in &names {
             let outcome = cell.of(name).unwrap_or_default();
             row.extend(
                 [outcome.pages_in, outcome.pages_out, outcome.wasted]
