@@ -306,6 +306,7 @@ CASES = [
     *(compiled(f"forkfirst-{how}", "forkfirst.c", how) for how in ["clone", "raw", "three", "threads"]),
     *(compiled(f"forkargs-{what}", "forkargs.c", what) for what in ["parent", "raw", "pidfd", "three", "straddle", "settid"]),
     compiled("forkstorm", "forkstorm.c"),
+    compiled("sharers", "sharers.c"),
     compiled("generations", "generations.c", "wait"),
     *(compiled("-".join(["lineage", *how]), "lineage.c", generations, options=["--store", store] if store else [])
       for how, generations, store in [([], "2", ""), (["file"], "2", "file:/var/tmp"), (["deep"], "80", "file:/var/tmp")]),

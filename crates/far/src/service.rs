@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use hiroma_sys::helper;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::mailbox::Mailbox;
 use hiroma_sys::vm::Advise;
@@ -180,6 +181,11 @@ impl ForkGate {
 /// Whether the program still lives is checked at this interval while it forks.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// Whether a thread has the program's memory. `None`: that cannot be found out.
+fn lives_here(thread: u32, mark: &u64) -> Option<bool> {
+    helper::shares_memory(thread, mark).ok().map(|shares| shares == Some(true))
+}
+
 /// The thread that serves calls.
 pub struct Serving {
     core: Arc<Lock<Core>>,
@@ -206,7 +212,9 @@ impl Serving {
         while !self.live.stopping() {
             let calls = self.calls.clone();
             let forks = self.gate.over.load(Ordering::Acquire);
-            let any = calls.serve_one(|call| self.answer(call));
+            let live = self.live.clone();
+            let lives = |thread| lives_here(thread, &live.mark);
+            let any = calls.serve_one(|call| self.answer(call), lives);
             if std::mem::take(&mut self.fork_is_due) {
                 self.stand_still(forks);
             } else if !any {
