@@ -313,6 +313,7 @@ CASES = [
     compiled("specific", "specific.c"),
     compiled("memfile", "memfile.c"),
     compiled("remapped-parts", "remapped_parts.c"),
+    compiled("hiddenmove", "hiddenmove.c"),
     compiled("generations-orphans", "generations.c", "orphans", quick=False),
     compiled("daemon", "daemon.c", drive=daemon),
     compiled("threadexec", "threadexec.c", "5"),

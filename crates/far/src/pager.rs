@@ -440,9 +440,14 @@ impl Pager {
         Ok(all.into_iter().find(|&it| it as usize == owner).unwrap_or(Owner::Mixed))
     }
 
+    /// The kernel's mapping at an address: its end, with its protection (`PROT_*`) in the lowest bits.
+    pub fn area(&self, addr: usize) -> Result<usize, PagerError> {
+        self.ask(Call::AreaAt(addr))
+    }
+
     /// The protection (`PROT_*`) that the kernel has for an address.
     pub fn protection(&self, addr: usize) -> Result<usize, PagerError> {
-        self.ask(Call::AreaAt(addr)).map(|area| area % PAGE)
+        self.area(addr).map(|area| area % PAGE)
     }
 
     /// Whether a range is zeros in children that are forked from now on (`MADV_WIPEONFORK`,

@@ -305,6 +305,8 @@ impl Serving {
                 return Ok(core().addresses.owner(start, end) as usize);
             }
             Call::AreaAt(addr) => {
+                // What is about to leave has another protection for a moment.
+                let _core = core();
                 let area = hiroma_sys::maps::area_at(addr)
                     .ok_or(PagerError::BadRange { addr, len: PAGE })?;
                 return Ok(area.end | area.prot as usize);

@@ -63,12 +63,12 @@ pub fn do_mremap(call: RemapCall) -> CallResult<usize> {
         }
         RemapPlan::Replace(split) => replace(call, &split),
         RemapPlan::Copy { old_len, new_len } => {
-            copy_to_fixed(old, old_len, new_len, new)?;
+            copy_to_fixed(RemapCall { old_len, new_len, ..call })?;
             do_munmap(old, old_len)?;
             Ok(new)
         }
         RemapPlan::Empty { len, fixed: true } => {
-            copy_to_fixed(old, len, len, new)?;
+            copy_to_fixed(call)?;
             far_or_unreachable(|pager| pager.discard(old, len).map(|()| new))
         }
         RemapPlan::Empty { len, fixed: false } => far_or_unreachable(|pager| {
@@ -220,8 +220,30 @@ fn move_foreign(call: RemapCall, arena: &Range<usize>) -> CallResult<usize> {
     }
 }
 
-/// Copies managed memory to an address that the program chose. The processor copies the content.
-fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> CallResult<()> {
+/// The part of managed memory that begins at `start`, with one protection, and that protection.
+fn part_at(start: usize, end: usize) -> CallResult<(Range<usize>, c_int)> {
+    let area = far_or_unreachable(|pager| pager.area(start))?;
+    let part = start..(area / PAGE * PAGE).clamp(start + PAGE, end);
+    Ok((part, (area % PAGE) as c_int))
+}
+
+/// Copies managed memory to an address that the program chose.
+fn copy_to_fixed(call: RemapCall) -> CallResult<()> {
+    let RemapCall { old, flags, new, .. } = call;
+    let old_len = call.old_len.next_multiple_of(PAGE);
+    let new_len = call.new_len.next_multiple_of(PAGE);
+    let (first, prot) = part_at(old, old + old_len)?;
+    // Several mappings may move, but no such mapping changes its length or stays.
+    if first.end < old + old_len && (old_len != new_len || flags & MREMAP_DONTUNMAP != 0) {
+        let mut at = first.end;
+        while at < old + old_len {
+            let (part, other) = part_at(at, old + old_len)?;
+            if other != prot {
+                return Err(Errno(libc::EFAULT));
+            }
+            at = part.end;
+        }
+    }
     do_mmap(
         new,
         new_len,
@@ -231,16 +253,36 @@ fn copy_to_fixed(old: usize, old_len: usize, new_len: usize, new: usize) -> Call
         0,
     )?;
     let _ = far_or_unreachable(|pager| pager.inherit(old, new, new_len).map(|()| new));
-    let len = old_len.min(new_len);
+    let end = old + old_len.min(new_len);
+    let mut at = old;
+    while at < end {
+        let (part, prot) = part_at(at, end)?;
+        copy_part(&part, new + (at - old), prot)?;
+        at = part.end;
+        let is_last = at == end;
+        if prot != PROT_READ | PROT_WRITE {
+            let to = new + (part.start - old);
+            let until = if is_last { new + new_len } else { to + part.len() };
+            do_mprotect(to, until - to, prot)?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies memory that has one protection. What cannot be read has content, too.
+fn copy_part(part: &Range<usize>, to: usize, prot: c_int) -> CallResult<()> {
+    let is_hidden = prot & PROT_READ == 0;
+    if is_hidden {
+        do_mprotect(part.start, part.len(), PROT_READ)?;
+    }
     let mut done = 0;
-    while done < len {
+    while done < part.len() {
         // SAFETY: the destination was just mapped for this.
-        match unsafe { sys::copy_readable(old + done, new + done, len - done) } {
-            // Pages without access cannot be read, so there is nothing to copy.
+        match unsafe { sys::copy_readable(part.start + done, to + done, part.len() - done) } {
+            // Another thread has hidden it again.
             0 => done = (done + PAGE).next_multiple_of(PAGE),
             copied => done += copied,
         }
     }
-    let prot = far_or_unreachable(|pager| pager.protection(old))? as c_int;
-    if prot == PROT_READ | PROT_WRITE { Ok(()) } else { do_mprotect(new, new_len, prot) }
+    if is_hidden { do_mprotect(part.start, part.len(), prot) } else { Ok(()) }
 }
