@@ -354,6 +354,7 @@ CASES = [
     compiled("chroot", "chroot.c"),
     *(compiled(f"namespace-{what}", "namespaces.c", what) for what in ["user", "pid", "mount", "net"]),
     compiled("namespace-all", "namespaces.c", "all", known_over={"tcp": NO_WAY_BACK}),
+    compiled("pidspace", "pidspace.c"),
     *(compiled(f"seccomp-{how}", "seccomp.c", how) for how in ["strict", "errno", "kill"]),
     compiled("prctls", "prctls.c"),
     compiled("ttys", "ttys.c", flags=["-lutil"]),

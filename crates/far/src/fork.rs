@@ -71,7 +71,7 @@ impl Pager {
         helper::forget();
         uffd::forget_device();
         network::forget();
-        host::note_program();
+        host::note_program(self.config.control_dir.as_deref());
         self.calls.forget();
         let ready = Arc::new(Promise::<Result<(), String>>::default());
         let (pager, told) = (self.clone(), ready.clone());

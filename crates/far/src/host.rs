@@ -8,6 +8,7 @@
 
 use std::ffi::CStr;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -18,7 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::hooks;
+use crate::{elsewhere, hooks};
 
 /// The program's process id.
 static PROGRAM: AtomicU32 = AtomicU32::new(0);
@@ -33,7 +34,7 @@ pub fn program() -> u32 {
 }
 
 /// The same as `/proc` numbers it, which names the program's control page: in a new pid namespace
-/// `/proc` is still that of the old one.
+/// `/proc` is still that of the old one. Where it is not, see [`crate::elsewhere`].
 pub fn program_in_proc() -> u32 {
     match PROGRAM_IN_PROC.load(Ordering::Relaxed) {
         0 => std::process::id(),
@@ -41,10 +42,12 @@ pub fn program_in_proc() -> u32 {
     }
 }
 
-/// Records the process id of the program; must be called on a thread of the program.
-pub fn note_program() {
+/// Records the process id of the program; must be called on a thread of the program. `dir` is the run's
+/// directory.
+pub fn note_program(dir: Option<&Path>) {
+    elsewhere::note(dir);
     PROGRAM.store(std::process::id(), Ordering::Relaxed);
-    PROGRAM_IN_PROC.store(helper::pid_in_proc(), Ordering::Relaxed);
+    PROGRAM_IN_PROC.store(elsewhere::in_run(helper::pid_in_proc()), Ordering::Relaxed);
 }
 
 /// Whether the program has ended, with all its threads. Always false on a thread of the program.

@@ -16,6 +16,7 @@ mod core;
 mod demote;
 mod discard;
 mod drain;
+pub mod elsewhere;
 mod error;
 mod evict;
 mod extent;

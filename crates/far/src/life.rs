@@ -18,6 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open, test_kil
 use crate::accessed;
 use crate::control::{ControlPage, PAGER_EXTENSION};
 use crate::core::Core;
+use crate::elsewhere;
 use crate::fatal;
 use crate::host;
 use crate::inherit::{self, Heir, Legacy, Listener};
@@ -260,7 +261,8 @@ impl Life {
     /// everything else if no other process removes it.
     fn tidy(&self) {
         if let (Some(page), Some(runner)) = (&self.control_page, self.runner) {
-            let is_last = !is_running(runner);
+            // From elsewhere `hiroma run` is not seen.
+            let is_last = elsewhere::has_runs_numbers() && !is_running(runner);
             if is_last || host::has_program_ended() {
                 let _ = std::fs::remove_file(page.with_extension("socket"));
                 let _ = std::fs::remove_file(page.with_extension(accessed::BOARD_EXTENSION));
@@ -270,6 +272,7 @@ impl Life {
                 let _ = std::fs::remove_file(page);
                 if let Some(dir) = page.parent() {
                     let _ = std::fs::remove_file(dir.join("preload.so"));
+                    let _ = std::fs::remove_file(dir.join(elsewhere::PROC_LINK));
                     let _ = std::fs::remove_file(dir.join(crate::config::EXECUTED_FILE));
                     let _ = std::fs::remove_file(dir.join(accessed::BELL_FILE));
                     let _ = std::fs::remove_dir(dir);

@@ -15,6 +15,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::accessed::Board;
 use crate::config::{Config, PathChoice};
 use crate::control::ControlPage;
+use crate::elsewhere;
 use crate::error::PagerError;
 use crate::fatal;
 use crate::inherit::{Address, Listener};
@@ -77,7 +78,7 @@ fn tell_unseen(dir: &std::path::Path, error: &std::io::Error) {
     if !TOLD.swap(true, Ordering::Relaxed) {
         fatal::warn(&format!(
             "process {} keeps its limit, but its figures are in no statistics: {} cannot be reached from here ({error})",
-            crate::host::program_in_proc(),
+            helper::pid_in_proc(),
             dir.display()
         ));
     }
@@ -128,7 +129,7 @@ impl Live {
         let page = Arc::new(page);
         fatal::speak_through(page.clone());
         if helper::is_here() {
-            page.set_pager(helper::pid_in_proc());
+            page.set_pager(elsewhere::in_run(helper::pid_in_proc()));
             if let Some(dir) = &config.control_dir {
                 ControlPage::name_pager(dir, helper::pid_in_proc());
             }

@@ -105,7 +105,7 @@ impl Pager {
         if config.arena_bytes > ARENA_BYTES_MAX {
             return Err(PagerError::ArenaTooLarge(Bytes(config.arena_bytes)));
         }
-        host::note_program();
+        host::note_program(config.control_dir.as_deref());
         // On a thread of the program, because name resolution needs the C library.
         config.resolved = store::tcp::resolve(&config.stores)?;
         let as_helper = config.helper && host::prepare_helper();

@@ -20,6 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 use hiroma_far::control::PAGER_EXTENSION;
+use hiroma_far::elsewhere;
 use libc::{id_t, idtype_t, pid_t, rusage, siginfo_t};
 
 use crate::sys::Errno;
@@ -73,6 +74,7 @@ pub fn settle() {
 pub fn start(dir: Option<&Path>) {
     let Some(dir) = dir else { return };
     let _ = DIR.set(dir.as_os_str().as_bytes().to_vec());
+    elsewhere::note(Some(dir));
     // As `/proc` numbers processes, and the run's directory.
     let Some(own) = number_of(c"/proc/self".as_ptr().cast()) else { return };
     if let Some((link, pager)) = pager_of(own as u32) {
@@ -86,7 +88,7 @@ pub fn path_of(process: u32, extension: &str) -> Option<[u8; PATH_BYTES]> {
     let mut path = [0; PATH_BYTES];
     let mut rest = &mut path[..PATH_BYTES - 1];
     rest.write_all(DIR.get()?).ok()?;
-    write!(rest, "/{process}.{extension}").ok()?;
+    write!(rest, "/{}.{extension}", elsewhere::in_run(process)).ok()?;
     Some(path)
 }
 

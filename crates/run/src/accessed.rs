@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hiroma_far::accessed::{Bell, Board};
+use hiroma_far::elsewhere;
 use hiroma_hot::layout::Layout;
 use hiroma_hot::tracker::{BpfTracker, IdleTracker, RangeView, Tracker};
 use hiroma_hot::{HotError, bits};
@@ -112,7 +113,8 @@ impl Reading {
         if self.tracked.len() >= TRACKED_MAX {
             return;
         }
-        match open(pid) {
+        let Some(here) = elsewhere::here(pid) else { return };
+        match open(here) {
             Ok(tracker) => {
                 let tracked =
                     self.tracked.entry(pid).or_insert(Tracked { board, tracker, cleared: false });

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use hiroma_command::show;
 use hiroma_far::control::{ControlPage, Counter};
+use hiroma_far::elsewhere;
 use hiroma_units::Bytes;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -37,8 +38,8 @@ pub struct PrintedMessages {
 #[derive(Default)]
 struct Page {
     told: usize,
-    /// The pager was missing at the last check.
-    orphaned: bool,
+    /// The process whose pager was missing at the last check.
+    orphaned: Option<u32>,
     /// The pager was ending the program at the last check.
     condemned: bool,
     /// The process has ended since; its id may belong to another one now.
@@ -91,17 +92,19 @@ impl PrintedMessages {
             if std::mem::replace(&mut known.condemned, condemned) && condemned && !known.gone {
                 end(pid);
             }
-            let orphaned = page.exit_code().is_none()
-                && page.pager().is_some_and(|pager| !processes::is_alive(pager));
+            // One that ends may wait for others when it has no memory any more, and needs no pager.
+            let orphaned = elsewhere::here(pid).filter(|&here| {
+                page.exit_code().is_none()
+                    && page.pager().is_some_and(|pager| !processes::is_alive(pager))
+                    && processes::has_memory(here)
+            });
             // Acts at the second check in a row: a pager that sees its program end exits a moment
-            // before the program does.
-            if orphaned
-                && std::mem::replace(&mut known.orphaned, orphaned)
-                && processes::is_alive(pid)
-            {
+            // before the program does. The number may belong to another process by then.
+            let before = std::mem::replace(&mut known.orphaned, orphaned);
+            if let Some(here) = orphaned.filter(|_| before == orphaned) {
                 page.set_exit_code(hiroma_far::fatal::EXIT_CODE as u8);
                 show::say(&format!(
-                    "the pager of process {pid} was killed, and with it the program's far memory is lost, so the program was ended"
+                    "the pager of process {here} was killed, and with it the program's far memory is lost, so the program was ended"
                 ));
                 end(pid);
             }
@@ -125,7 +128,7 @@ impl PrintedMessages {
 }
 
 fn end(pid: u32) {
-    if let Some(pid) = Pid::from_raw(pid as i32) {
+    if let Some(pid) = elsewhere::here(pid).and_then(|pid| Pid::from_raw(pid as i32)) {
         let _ = kill_process(pid, Signal::KILL);
     }
 }
@@ -137,7 +140,8 @@ pub fn describe(dir: &Path) {
             let bytes = |counter| Bytes(page.get(counter));
             let waits = page.waiting().unwrap_or_else(|| "no fault waits".to_owned());
             show::say(&format!(
-                "process {pid}: {waits}; local {} of {}, far {}, {} cannot leave",
+                "process {}: {waits}; local {} of {}, far {}, {} cannot leave",
+                elsewhere::shown(pid),
                 bytes(Counter::LocalBytes),
                 bytes(Counter::LimitBytes),
                 bytes(Counter::FarBytes),

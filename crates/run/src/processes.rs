@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use hiroma_far::config::{CONFIG_ENV, Config};
 use hiroma_far::control::{ControlPage, PAGER_EXTENSION};
+use hiroma_far::elsewhere;
 use hiroma_sys::host::proc;
 
-/// Whether process `pid` exists and is more than a zombie that waits to be reaped.
+/// Whether process `pid` (its number in the run) exists and is more than a zombie that waits to be reaped.
 pub fn is_alive(pid: u32) -> bool {
+    let Some(pid) = elsewhere::here(pid) else { return false };
     match status(pid) {
         None | Some((_, 'X')) => false,
         // A first thread that ends before the others is in this state until they end.
@@ -20,6 +22,14 @@ pub fn is_alive(pid: u32) -> bool {
             .is_ok_and(|threads| threads.flatten().count() > 1),
         Some(_) => true,
     }
+}
+
+/// Whether process `pid` has memory: it has ended, or is about to, if it has none.
+pub fn has_memory(pid: u32) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let threads = || fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    // The first thread may have ended before the others.
+    text.split(' ').next().is_some_and(|pages| !matches!(pages, "" | "0")) || threads() > 1
 }
 
 /// Returns when the pager of process `pid`, which has ended, has ended as well: until then the process's

@@ -28,7 +28,10 @@ impl RunDir {
                 private_dir(&path)
             });
             match made {
-                Ok(()) => return Ok(RunDir { path }),
+                Ok(()) => {
+                    hiroma_far::elsewhere::describe(&path);
+                    return Ok(RunDir { path });
+                }
                 // The first candidate is the preferred place, so its error is the one that the user
                 // can fix.
                 Err(error) => refused = refused.or(Some(error)),
