@@ -327,6 +327,7 @@ CASES = [
     child("child-static", "A large program starts a static one", ["-static"], packages=("gcc", "libc6-dev")),
     shell("child-sanitized", "A shell starts a program that is built with AddressSanitizer", 'ASAN_OPTIONS=detect_leaks=0 "$@"; echo $?',
           flags=["-fsanitize=address"], limit="it runs without far memory"),
+    child("child-musl", "A large program starts one of musl", ["-specs", "/usr/lib/x86_64-linux-musl/musl-gcc.specs"], packages=("gcc", "musl-tools")),
     child("child-32-bit", "A large program starts one of 32 bits", ["-m32"], packages=("gcc", "gcc-multilib")),
     shell("env-i", "A shell starts a program by env -i", 'exec env -i "$@"', limit=OUTSIDE),
     # Limits and surroundings.

@@ -32,6 +32,8 @@ type Strings = *const *const c_char;
 struct Notes {
     file: CString,
     library: CString,
+    /// Where that is.
+    path: CString,
 }
 
 static NOTES: OnceLock<Notes> = OnceLock::new();
@@ -91,16 +93,26 @@ pub fn start(dir: Option<&Path>, preloaded: Option<&CStr>) {
     let is_ours = |item: &&[u8]| item.windows(OWN_NAME.len()).any(|part| part == OWN_NAME);
     let library = listed.clone().find(is_ours).or_else(|| listed.next()).unwrap_or_default();
     let Ok(library) = CString::new(library) else { return };
+    let Ok(path) = CString::new(path_in(library.to_bytes())) else { return };
     for next in ALL {
         next.get();
     }
-    let _ = NOTES.set(Notes { file, library });
+    let _ = NOTES.set(Notes { file, library, path });
 }
 
 /// Stops recording: a seccomp filter is about to be installed, which could kill the program for our
 /// system calls.
 pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
+}
+
+/// The path in an item of `LD_PRELOAD` that leads to the root from wherever a program is.
+fn path_in(item: &[u8]) -> &[u8] {
+    let mut path = item.strip_prefix(b"$ORIGIN").unwrap_or(item);
+    while let Some(rest) = path.strip_prefix(b"/..") {
+        path = rest;
+    }
+    path
 }
 
 /// A part of this library's file name.
@@ -188,8 +200,8 @@ unsafe fn note(dir: c_int, path: *const c_char, environment: Strings, searched: 
     let (path, kept) = unsafe {
         (CStr::from_ptr(path).to_bytes(), keeps_far_memory(environment, notes.library.to_bytes()))
     };
-    if kept && !is_there(&notes.library) {
-        warn(&notes.library);
+    if kept && !is_there(&notes.path) {
+        warn(&notes.path);
     }
     let first = if kept { b"+" } else { b"-" };
     let is_descriptor = path.is_empty() && dir != libc::AT_FDCWD;

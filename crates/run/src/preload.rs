@@ -1,7 +1,7 @@
 //! Finds the library that provides far memory to a program.
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -56,13 +56,26 @@ fn places(executable: &Path, name: &str) -> Vec<PathBuf> {
     places
 }
 
+/// More than directories lie in one another.
+const ABOVE_ALL: usize = 40;
+
+/// An absolute path as only glibc's dynamic linker follows it, which puts the directory of the program
+/// for `$ORIGIN`. musl's would load the library, and end the program because of the symbols that it has
+/// not; a file that is not there it ignores.
+fn for_glibc(path: &Path) -> OsString {
+    let mut name = OsString::from("$ORIGIN");
+    name.push("/..".repeat(ABOVE_ALL));
+    name.push(path);
+    name
+}
+
 /// The value of `LD_PRELOAD`: our library, followed by the present value. If the dynamic linker
 /// would split the library's path, a symbolic link in `dir` replaces it.
 pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
     let splits =
         |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));
     if !splits(library) {
-        return Ok(prepend(library, "LD_PRELOAD"));
+        return Ok(prepend(&for_glibc(library), "LD_PRELOAD"));
     }
     let link = dir.join("preload.so");
     symlink(library, &link).with_context(|| format!("cannot make the link {}", link.display()))?;
@@ -72,12 +85,12 @@ pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
             link.display()
         )));
     }
-    Ok(prepend(&link, "LD_PRELOAD"))
+    Ok(prepend(&for_glibc(&link), "LD_PRELOAD"))
 }
 
 /// A value for lists like `LD_PRELOAD`: `first`, followed by the present value of the variable.
-fn prepend(first: &Path, variable: &str) -> OsString {
-    let mut list = first.as_os_str().to_owned();
+fn prepend(first: &OsStr, variable: &str) -> OsString {
+    let mut list = first.to_owned();
     if let Some(rest) = env::var_os(variable).filter(|rest| !rest.is_empty()) {
         list.push(":");
         list.push(rest);
@@ -98,6 +111,7 @@ mod tests {
         std::fs::write(&library, "here").unwrap();
         let list = list(&library, dir.path()).unwrap();
         let first = list.to_str().unwrap().split(':').next().unwrap();
+        let first = first.strip_prefix("$ORIGIN").unwrap().trim_start_matches("/..");
         assert_eq!(std::fs::read_to_string(first).unwrap(), "here");
         assert!(!first.contains(' '));
     }
