@@ -169,6 +169,26 @@ fn read_up_to(file: &mut File, head: &mut [u8]) -> std::io::Result<usize> {
     Ok(len)
 }
 
+/// Whether a program of this name runs others on a processor of its own making.
+fn is_emulator(name: &[u8]) -> bool {
+    // QEMU's other programs: machines, and what serves them.
+    const OTHERS: [&[u8]; 9] = [
+        b"system-",
+        b"img",
+        b"io",
+        b"nbd",
+        b"ga",
+        b"pr-helper",
+        b"storage-daemon",
+        b"edid",
+        b"bridge-helper",
+    ];
+    let is_user_mode = |rest: &[u8]| !OTHERS.iter().any(|other| rest.starts_with(other));
+    name.starts_with(b"valgrind")
+        || [&b"box64"[..], b"FEXInterpreter"].contains(&name)
+        || name.strip_prefix(b"qemu-").is_some_and(is_user_mode)
+}
+
 /// The dynamic linker ignores `LD_PRELOAD` for a program that gains rights which its user lacks.
 fn check_privileges(path: &Path, found: &fs::Metadata) -> Result<(), ProgramError> {
     let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
@@ -243,7 +263,7 @@ fn check_elf(path: &Path, head: &[u8; 256], file: File) -> Result<(), ProgramErr
     if let Some(which) = facts.sanitizer {
         return Err(ProgramError::Sanitizer { path: shown, which });
     }
-    if path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"valgrind")) {
+    if path.file_name().is_some_and(|name| is_emulator(name.as_bytes())) {
         return Err(ProgramError::Emulator(shown));
     }
     match facts.linker {
@@ -334,6 +354,22 @@ pub fn start_failure(program: &Path, error: &io::Error) -> anyhow::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn emulators_are_known_by_name() {
+        assert!(
+            [&b"valgrind.bin"[..], b"qemu-x86_64", b"qemu-aarch64-static"]
+                .map(is_emulator)
+                .iter()
+                .all(|it| *it)
+        );
+        assert!(
+            ![&b"qemu-system-x86_64"[..], b"qemu-img", b"qemu"]
+                .map(is_emulator)
+                .iter()
+                .any(|it| *it)
+        );
+    }
     use std::os::unix::fs::PermissionsExt;
 
     fn program(dir: &Path, name: &str, content: &[u8]) -> PathBuf {
