@@ -62,9 +62,9 @@ fn prefix(dir: &Path) -> Option<u32> {
     (!is_same).then(|| prefix_of(own))
 }
 
-/// Whether `/proc` has the numbers of `hiroma run` here.
-pub fn has_runs_numbers() -> bool {
-    PREFIX.load(Ordering::Relaxed) == 0
+/// Whether `/proc` has the numbers of `hiroma run` now.
+pub fn has_runs_numbers(dir: &Path) -> bool {
+    prefix(dir).is_none()
 }
 
 /// The number in the run of a process that has the number `pid` in `/proc` here.
@@ -122,6 +122,7 @@ mod tests {
     fn other_namespaces_have_numbers_that_no_process_has() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("1 2", dir.path().join(PROC_LINK)).unwrap();
+        assert!(!has_runs_numbers(dir.path()));
         let prefix = prefix(dir.path()).unwrap();
         assert_eq!(prefix & PID_MASK, 0);
         assert_eq!(prefix & ELSEWHERE, ELSEWHERE);

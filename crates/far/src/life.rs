@@ -261,8 +261,9 @@ impl Life {
     /// everything else if no other process removes it.
     fn tidy(&self) {
         if let (Some(page), Some(runner)) = (&self.control_page, self.runner) {
-            // From elsewhere `hiroma run` is not seen.
-            let is_last = elsewhere::has_runs_numbers() && !is_running(runner);
+            // From elsewhere `hiroma run` is not seen; `/proc` may have been mounted since the start.
+            let is_last =
+                page.parent().is_some_and(elsewhere::has_runs_numbers) && !is_running(runner);
             if is_last || host::has_program_ended() {
                 let _ = std::fs::remove_file(page.with_extension("socket"));
                 let _ = std::fs::remove_file(page.with_extension(accessed::BOARD_EXTENSION));
