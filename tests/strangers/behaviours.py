@@ -355,6 +355,7 @@ CASES = [
     compiled("chroot", "chroot.c"),
     *(compiled(f"namespace-{what}", "namespaces.c", what) for what in ["user", "pid", "mount", "net"]),
     compiled("pidspace", "pidspace.c"),
+    shell("killall", head("killall.c"), 'exec unshare -pf --mount-proc "$@"', "killall.c"),
     shell("namespace-proc", "The first process of a namespace that has a /proc of its own", 'exec unshare -pf --mount-proc "$@"'),
     compiled("namespace-all", "namespaces.c", "all", known_over={"tcp": NO_WAY_BACK}),
     *(compiled(f"seccomp-{how}", "seccomp.c", how) for how in ["strict", "errno", "kill"]),

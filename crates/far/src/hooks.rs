@@ -48,3 +48,8 @@ pub(crate) fn enter_thread() {
         enter();
     }
 }
+
+/// The pager's process, where it is one of its own.
+pub fn pager_process() -> Option<u32> {
+    hiroma_sys::helper::process()
+}

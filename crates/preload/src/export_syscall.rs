@@ -156,6 +156,7 @@ pub unsafe extern "C" fn syscall(
             export_exec::stop();
             kernel()
         }
+        libc::SYS_kill => done(crate::export_kill::do_kill(a as i32, b as c_int)),
         libc::SYS_prctl => do_prctl(a as c_int, [b, c, d, e]),
         libc::SYS_setuid
         | libc::SYS_setgid

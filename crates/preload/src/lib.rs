@@ -28,6 +28,8 @@ mod export_exec;
 #[cfg(not(test))]
 mod export_fork;
 #[cfg(not(test))]
+mod export_kill;
+#[cfg(not(test))]
 mod export_limits;
 #[cfg(all(not(test), target_arch = "x86_64"))]
 mod export_link;
