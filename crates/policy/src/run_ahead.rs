@@ -6,11 +6,18 @@
 //! downwards: stacks, garbage collectors and sorts walk to lower addresses as often. What is fetched
 //! in vain is at most as much as was used before it. Faults at random hit the place where the last
 //! one ended once in hundreds.
+//!
+//! Where fewer than half of the runs are continued, the program has few walks, or short ones. A run
+//! then begins after three faults in a row, not after one.
 
 /// Most sectors that one fault fetches.
 pub const RUN_MAX: usize = 32;
 /// Sectors between the end of a run and the fault that still continues it: those may be resident.
 const GAP_MAX: u64 = 8;
+/// Faults in a row before a run begins, where few runs are continued.
+const PROVED: u8 = 3;
+/// Runs after which older ones count half.
+const JUDGED_MAX: u32 = 64;
 /// Extents with faults at about the same time that are told apart.
 const SLOTS: usize = 512;
 
@@ -29,22 +36,35 @@ struct Slot {
     next: u64,
     sectors: u32,
     down: bool,
+    /// Faults in a row that continued the one before them.
+    in_row: u8,
 }
 
 /// No run.
-const NONE: Slot = Slot { first: 0, next: u64::MAX, sectors: 0, down: false };
+const NONE: Slot = Slot { first: 0, next: u64::MAX, sectors: 0, down: false, in_row: 0 };
 
 /// The runs of all extents. See the module's head.
 #[derive(Clone, Debug)]
 pub struct RunAhead {
     slots: Vec<Slot>,
     sectors_per_extent: u64,
+    /// The same of the last fault.
+    in_row: u8,
+    /// Runs of several sectors, and those of them that the next fault in the extent continued.
+    judged: u32,
+    continued: u32,
 }
 
 impl RunAhead {
     /// For extents of so many sectors.
     pub fn new(sectors_per_extent: u64) -> RunAhead {
-        RunAhead { slots: vec![NONE; SLOTS], sectors_per_extent: sectors_per_extent.max(1) }
+        RunAhead {
+            slots: vec![NONE; SLOTS],
+            sectors_per_extent: sectors_per_extent.max(1),
+            in_row: 0,
+            judged: 0,
+            continued: 0,
+        }
     }
 
     fn slot(&mut self, sector: u64) -> &mut Slot {
@@ -54,18 +74,41 @@ impl RunAhead {
     /// A fault on a far sector, numbered through all extents. Returns what to fetch.
     pub fn on_fault(&mut self, sector: u64) -> Run {
         let last = *self.slot(sector);
-        let doubled = (last.sectors as usize * 2).clamp(1, RUN_MAX);
+        let run = RunAhead::continues(last, sector);
+        self.in_row = if run.is_some() { last.in_row.saturating_add(1) } else { 0 };
+        if last.sectors > 1 {
+            self.judge(run.is_some());
+        }
+        match run {
+            Some(down) if self.in_row < PROVED && self.continued * 2 < self.judged => {
+                Run { sectors: 1, down }
+            }
+            Some(down) => Run { sectors: (last.sectors as usize * 2).clamp(1, RUN_MAX), down },
+            None => Run { sectors: 1, down: false },
+        }
+    }
+
+    fn judge(&mut self, is_continued: bool) {
+        if self.judged >= JUDGED_MAX {
+            (self.judged, self.continued) = (self.judged / 2, self.continued / 2);
+        }
+        self.judged += 1;
+        self.continued += u32::from(is_continued);
+    }
+
+    /// Whether a fault continues a run, and if it does, whether downwards.
+    fn continues(last: Slot, sector: u64) -> Option<bool> {
         // A single sector has no direction yet.
         let may_turn = last.sectors <= 1;
         if sector >= last.next && sector - last.next <= GAP_MAX && (may_turn || !last.down) {
-            Run { sectors: doubled, down: false }
+            Some(false)
         } else if sector < last.first
             && last.first - 1 - sector <= GAP_MAX
             && (may_turn || last.down)
         {
-            Run { sectors: doubled, down: true }
+            Some(true)
         } else {
-            Run { sectors: 1, down: false }
+            None
         }
     }
 
@@ -73,7 +116,8 @@ impl RunAhead {
     pub fn fetched(&mut self, first: u64, next: u64, sectors: usize, down: bool) {
         // A run that ends with its extent continues in the one beside it.
         let ahead = if down { first.saturating_sub(1) } else { next };
-        *self.slot(ahead) = Slot { first, next, sectors: sectors as u32, down };
+        let in_row = self.in_row;
+        *self.slot(ahead) = Slot { first, next, sectors: sectors as u32, down, in_row };
     }
 }
 
@@ -158,6 +202,22 @@ mod tests {
             })
             .sum();
         assert!(fetched < 106_000, "{fetched}");
+    }
+
+    #[test]
+    fn where_walks_are_short_a_run_begins_later() {
+        let mut runs = RunAhead::new(512);
+        // Pairs of neighbours.
+        let pairs = |runs: &mut RunAhead| -> usize {
+            (0..200u64).map(|pair| fetch(runs, pair * 1000) + fetch(runs, pair * 1000 + 1)).sum()
+        };
+        pairs(&mut runs);
+        // Another fault in the same extents shows that the runs ended.
+        (0..200).for_each(|pair| _ = fetch(&mut runs, pair * 1000 + 200));
+        assert!(pairs(&mut runs) < 410);
+        // A long walk still doubles, and many of them are trusted again.
+        assert!(walk(&mut runs, 500_000, 504_096) <= 12 + 4096 / RUN_MAX);
+        assert_eq!(walk(&mut runs, 600_100, 600_131), 5);
     }
 
     #[test]
