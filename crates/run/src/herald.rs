@@ -93,10 +93,12 @@ impl PrintedMessages {
                 end(pid);
             }
             // One that ends may wait for others when it has no memory any more, and needs no pager.
+            // What executes another program does not need that of the one before.
             let orphaned = elsewhere::here(pid).filter(|&here| {
                 page.exit_code().is_none()
                     && page.pager().is_some_and(|pager| !processes::is_alive(pager))
                     && processes::has_memory(here)
+                    && processes::has_mapped(here, &ControlPage::path(dir, pid)).unwrap_or(true)
             });
             // Acts at the second check in a row: a pager that sees its program end exits a moment
             // before the program does. The number may belong to another process by then.

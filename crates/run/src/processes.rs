@@ -32,6 +32,19 @@ pub fn has_memory(pid: u32) -> bool {
     text.split(' ').next().is_some_and(|pages| !matches!(pages, "" | "0")) || threads() > 1
 }
 
+/// Whether process `pid` has mapped the file at `path`; it has not after it has executed another program.
+/// None if that cannot be read.
+pub fn has_mapped(pid: u32, path: &Path) -> Option<bool> {
+    let inode = fs::metadata(path).ok()?.ino().to_string();
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    // Address, rights, offset, device, inode. The device of a mapping is not that of the file everywhere.
+    let is_it = |line: &[u8]| {
+        let mut words = line.split(|&byte| byte == b' ');
+        words.nth(4).is_some_and(|word| word == inode.as_bytes())
+    };
+    Some(maps.split(|&byte| byte == b'\n').any(is_it))
+}
+
 /// Returns when the pager of process `pid`, which has ended, has ended as well: until then the process's
 /// file cannot be overwritten, and its memory is in use. Does not wait for long.
 pub fn await_pager(dir: &Path, pid: u32) {
@@ -116,6 +129,20 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!is_alive(child.id()));
+    }
+
+    #[test]
+    fn page_is_mapped_by_its_process_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let page = ControlPage::create(dir.path(), false).unwrap();
+        let path = ControlPage::path(dir.path(), std::process::id());
+        assert_eq!(has_mapped(std::process::id(), &path), Some(true));
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert_eq!(has_mapped(child.id(), &path), Some(false));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(page);
+        assert_eq!(has_mapped(std::process::id(), &path), Some(false));
     }
 
     #[test]
