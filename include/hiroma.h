@@ -135,6 +135,7 @@ typedef struct hiroma_stats {
 	uint64_t fault_latency_ns_p50; /* from the pager reading the fault to waking the thread; within 19 % */
 	uint64_t fault_latency_ns_p99;
 	uint64_t accessed_reads;       /* answers to requests for accessed bits; 0 in a process that hiroma run did not start */
+	uint64_t local_bytes_at_fetches; /* local_bytes without buffers when a fault had to fetch: a sum over faults_fetched */
 } hiroma_stats;
 
 /* Fills in the counters. Pass sizeof *stats as `size`. */

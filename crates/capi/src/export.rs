@@ -92,7 +92,7 @@ stats! {
     faults_fetched FaultsFetched, prefetches Prefetches, prefetches_wasted PrefetchesWasted,
     fetched_bytes FetchedBytes, written_bytes WrittenBytes, clean_bytes CleanBytes, pattern_bytes PatternBytes,
     stalls_for_room StallsForRoom, unevictable_bytes UnevictableBytes, mode_changes ModeChanges;
-    added: accessed_reads AccessedReads
+    added: accessed_reads AccessedReads, local_bytes_at_fetches LocalBytesAtFetches
 }
 
 /// Name and offset of every option, for the test that compares them with the header.

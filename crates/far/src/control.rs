@@ -113,8 +113,6 @@ counters! {
     FaultsPrefetched "faults_prefetched",
     /// Of `Faults`: blocks that had to be fetched.
     FaultsFetched "faults_fetched",
-    /// Managed memory that was mapped or staged when they came: a sum over `FaultsFetched`.
-    LocalBytesAtFetches "local_bytes_at_fetches",
     /// Blocks that were prefetched.
     Prefetches "prefetches",
     /// Of `Prefetches`: dropped without having been used.
@@ -135,6 +133,8 @@ counters! {
     ModeChanges "mode_changes",
     /// Answers to requests for accessed bits.
     AccessedReads "accessed_reads",
+    /// Managed memory that was mapped or staged when a fault had to fetch: a sum over `FaultsFetched`.
+    LocalBytesAtFetches "local_bytes_at_fetches",
 }
 
 /// What faults waited for, and a total: sums in nanoseconds, over all threads.
