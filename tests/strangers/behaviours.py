@@ -357,6 +357,7 @@ CASES = [
     compiled("pidspace", "pidspace.c"),
     shell("killall", head("killall.c"), 'exec unshare -pf --mount-proc "$@"', "killall.c"),
     shell("namespace-proc", "The first process of a namespace that has a /proc of its own", 'exec unshare -pf --mount-proc "$@"'),
+    shell("namespace-noproc", "A program that is executed where there is no /proc", 'exec unshare -m sh -c \'umount -l /proc; exec "$@"\' sh "$@"'),
     compiled("namespace-all", "namespaces.c", "all", known_over={"tcp": NO_WAY_BACK}),
     *(compiled(f"seccomp-{how}", "seccomp.c", how) for how in ["strict", "errno", "kill"]),
     compiled("prctls", "prctls.c"),

@@ -62,9 +62,9 @@ fn prefix(dir: &Path) -> Option<u32> {
     (!is_same).then(|| prefix_of(own))
 }
 
-/// Whether `/proc` has the numbers of `hiroma run` now.
+/// Whether `/proc` is there, and has the numbers of `hiroma run` now.
 pub fn has_runs_numbers(dir: &Path) -> bool {
-    prefix(dir).is_none()
+    namespace("self").is_some() && prefix(dir).is_none()
 }
 
 /// The number in the run of a process that has the number `pid` in `/proc` here.

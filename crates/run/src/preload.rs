@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result};
 use hiroma_command::refuse;
@@ -69,9 +70,21 @@ fn for_glibc(path: &Path) -> OsString {
     name
 }
 
+/// What glibc's dynamic linker takes for `$ORIGIN` where `/proc/self/exe` cannot be read.
+const ORIGIN_ENV: &str = "LD_ORIGIN_PATH";
+
+/// Lets the dynamic linker load `library` into a command and its children.
+pub fn set(command: &mut Command, library: &Path, dir: &Path) -> Result<()> {
+    command.env("LD_PRELOAD", list(library, dir)?);
+    if env::var_os(ORIGIN_ENV).is_none() {
+        command.env(ORIGIN_ENV, "/");
+    }
+    Ok(())
+}
+
 /// The value of `LD_PRELOAD`: our library, followed by the present value. If the dynamic linker
 /// would split the library's path, a symbolic link in `dir` replaces it.
-pub fn list(library: &Path, dir: &Path) -> Result<OsString> {
+fn list(library: &Path, dir: &Path) -> Result<OsString> {
     let splits =
         |path: &Path| path.as_os_str().as_bytes().iter().any(|byte| matches!(byte, b' ' | b':'));
     if !splits(library) {

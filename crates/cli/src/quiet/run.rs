@@ -86,7 +86,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
     let dir = RunDir::create()?;
     let mut signals = Signals::take_over().context("cannot take over the signals")?;
     let mut command = command(&program, args);
-    command.env("LD_PRELOAD", preload::list(&library, dir.path())?);
+    preload::set(&mut command, &library, dir.path())?;
     command.env(
         METHOD_ENV,
         args.method

@@ -167,7 +167,7 @@ fn command_for(
 ) -> Result<Command> {
     let mut command = Command::new(program);
     command.arg0(&args.command[0]).args(&args.command[1..]);
-    command.env("LD_PRELOAD", preload::list(library, dir)?);
+    preload::set(&mut command, library, dir)?;
     command.env(
         CONFIG_ENV,
         serde_json::to_string(config).context("cannot write the configuration as JSON")?,
