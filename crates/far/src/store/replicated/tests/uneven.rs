@@ -162,9 +162,10 @@ fn the_next_store_gets_at_once_what_servers_that_are_away_cannot_have() {
 fn servers_that_are_full_and_slow_keep_nobody_waiting() {
     let place = Place { is_followed: true, ..Place::default() };
     let cluster = Cluster::of(vec![server(16 << 20), server(16 << 20)], "1+1", &place);
-    cluster.proxies[1].set_delay(Duration::from_millis(100));
     let mut load = Load::new(&cluster.store);
+    // Not before they are full: a slow one with room is left out for a moment only.
     eventually("no room", || offer(&mut load, &cluster.store).1.is_some());
+    cluster.proxies[1].set_delay(Duration::from_millis(100));
     let start = Instant::now();
     for _ in 0..100 {
         assert!(offer(&mut load, &cluster.store).1.is_some());
