@@ -21,8 +21,6 @@ const TRIES: usize = 4;
 const HELD_MAX: usize = 256;
 /// Maximum of blocks that leave in one move.
 const STAGED_RUN_MAX: usize = 16;
-/// Number of victims that are taken from the policy at a time.
-const VICTIMS_AHEAD: usize = 32;
 /// Maximum of blocks dropped in one go because too much is staged.
 const TRIMS_MAX: usize = 256;
 /// Number of blocks that the fault thread stages and compares in one go, and of differing ones that
@@ -73,7 +71,7 @@ impl Core {
     fn next_victim(&mut self) -> Option<BlockId> {
         loop {
             if self.victims.is_empty() {
-                self.take_victims();
+                self.replacement.next_victims(&mut self.victims);
             }
             let block = self.victims.pop()?;
             // Canary "stale entries": a block that is not resident is taken all the same.
@@ -83,19 +81,6 @@ impl Core {
                 return Some(block);
             }
         }
-    }
-
-    /// Takes several small victims from the policy, in the order of their addresses: neighbours leave
-    /// together. An extent is taken alone.
-    fn take_victims(&mut self) {
-        while self.victims.len() < VICTIMS_AHEAD {
-            let Some(block) = self.replacement.next_victim() else { break };
-            self.victims.push(block);
-            if block.is_huge() {
-                break;
-            }
-        }
-        self.victims.sort_unstable_by(|a, b| b.cmp(a));
     }
 
     /// Drops clean staged blocks beyond the staging target: free room is available as quickly, and

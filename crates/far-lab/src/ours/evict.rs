@@ -12,7 +12,6 @@ const TRIES: usize = 4;
 const TRIMS_MAX: usize = 256;
 /// Pages; the pager counts rows of blocks, while its evictor takes from them meanwhile.
 const BURST: u64 = 64;
-const VICTIMS_AHEAD: usize = 32;
 const STAGED_RUN_MAX: u64 = 16;
 const CLEAN_BATCH: u64 = 32;
 const SMALL_IN_A_ROW: u32 = 512;
@@ -129,25 +128,13 @@ impl Ours<'_> {
     fn next_victim(&mut self) -> Option<BlockId> {
         loop {
             if self.victims.is_empty() {
-                self.take_victims();
+                self.replacement.next_victims(&mut self.victims);
             }
             let block = self.victims.pop()?;
             if self.is_resident(block) {
                 return Some(block);
             }
         }
-    }
-
-    /// Takes several small victims, in the order of their addresses. An extent is taken alone.
-    fn take_victims(&mut self) {
-        while self.victims.len() < VICTIMS_AHEAD {
-            let Some(block) = self.replacement.next_victim() else { break };
-            self.victims.push(block);
-            if block.is_huge() {
-                break;
-            }
-        }
-        self.victims.sort_unstable_by(|a, b| b.cmp(a));
     }
 
     fn trim_staged(&mut self) {

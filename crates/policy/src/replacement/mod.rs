@@ -48,6 +48,9 @@ pub enum Hint {
 /// A bit for each page of an extent: bit `i % 64` of word `i / 64` for page `i`.
 pub type PageBits = [u64; PAGES_PER_EXTENT / 64];
 
+/// Number of victims that are taken from a policy at a time.
+pub const VICTIMS_AHEAD: usize = 32;
+
 /// A replacement policy. One object decides for one process; calls come in the order of the events.
 pub trait Replacement: Send {
     /// `block` became resident.
@@ -79,6 +82,19 @@ pub trait Replacement: Send {
     /// no longer exist, or are in another mode now, may still be returned: the caller checks
     /// whether the block is resident and calls again if not.
     fn next_victim(&mut self) -> Option<BlockId>;
+
+    /// Adds the next victims to `victims`, the one with the lowest address last: neighbours leave
+    /// together. There are [`VICTIMS_AHEAD`] small ones at most; an extent is taken alone.
+    fn next_victims(&mut self, victims: &mut Vec<BlockId>) {
+        while victims.len() < VICTIMS_AHEAD {
+            let Some(block) = self.next_victim() else { break };
+            victims.push(block);
+            if block.is_huge() {
+                break;
+            }
+        }
+        victims.sort_unstable_by(|a, b| b.cmp(a));
+    }
 
     /// The victim could not be staged (for example, because it is pinned): it is offered again
     /// later.
