@@ -38,6 +38,8 @@ pub struct Evicting {
     /// Since when that is so, until they have succeeded.
     refused_since: Vec<(Token, Instant)>,
     chosen: Vec<usize>,
+    /// Jobs that have ended and are not committed yet.
+    ended: Vec<usize>,
     /// When limits, statistics and children were last checked.
     tended: Instant,
     /// When blocks that could not be evicted were last retried.
@@ -101,6 +103,7 @@ impl Evicting {
             refused: Vec::new(),
             refused_since: Vec::new(),
             chosen: Vec::with_capacity(BATCH),
+            ended: Vec::with_capacity(BATCH),
             tended: Instant::now(),
             tried_held: Instant::now(),
             progress: Progress::default(),
@@ -136,6 +139,7 @@ impl Evicting {
             self.write(index);
         }
         self.chosen = chosen;
+        self.commit();
     }
 
     fn rest(&mut self) {
@@ -148,16 +152,15 @@ impl Evicting {
         } else {
             std::thread::sleep(PUT_OFF);
         }
+        if is_bell_awaited {
+            self.tend();
+            if self.fruitless > 0 {
+                // What is needed is not available now; an immediate retry would only keep the lock
+                // from others.
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
         self.live.yielding.evictor_runs(true);
-        if !is_bell_awaited {
-            return;
-        }
-        self.tend();
-        if self.fruitless > 0 {
-            // What is needed is not available now; an immediate retry would only keep the lock from
-            // others.
-            std::thread::sleep(Duration::from_micros(200));
-        }
     }
 
     /// Periodic work: requested limits, statistics.
@@ -357,6 +360,7 @@ impl Evicting {
             }
         }
         self.completions = completions;
+        self.commit();
         any
     }
 
@@ -392,25 +396,32 @@ impl Evicting {
         self.jobs[index].wrote(from, &locs);
     }
 
-    /// One part of a job has ended; after the last one, the block is clean.
+    /// One part of a job has ended.
     fn ended(&mut self, index: usize) {
         self.jobs[index].pending -= 1;
-        if self.jobs[index].pending > 0 {
+        if self.jobs[index].pending == 0 {
+            self.ended.push(index);
+        }
+    }
+
+    /// The blocks of the jobs that have ended are clean. One hold of the lock for all: the fault
+    /// thread waits for each.
+    fn commit(&mut self) {
+        if self.ended.is_empty() {
             return;
         }
-        // Completions of a channel that answers immediately are collected later; by then the jobs
-        // that they belong to have ended.
         let mut core = self.core.lock_politely();
-        self.jobs[index].commit(&mut core, &mut self.freed);
+        for index in self.ended.drain(..) {
+            self.jobs[index].commit(&mut core, &mut self.freed);
+            core.in_flight -= 1;
+            self.idle.push(index);
+        }
         if !self.freed.is_empty() {
             core.store.free(&self.freed);
             self.freed.clear();
         }
-        core.in_flight -= 1;
         core.publish();
         core.live.wake_fault_thread_if_waiting();
-        drop(core);
-        self.idle.push(index);
     }
 
     /// Frees the page tables of extents that are to become huge again, and lets their faults

@@ -41,8 +41,12 @@ impl Core {
             }
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
             let is_left = self.is_left_to_fault_thread();
-            let enough =
-                if is_left { self.reserve_target() / 4 } else { 2 * self.reserve_target() };
+            let enough = match is_left {
+                false => 2 * self.reserve_target(),
+                // One fault thread has not the time to move what several threads need.
+                true if self.live.yielding.has_several() => self.reserve_target() / 4,
+                true => 0,
+            };
             let scarce = to_come < enough as isize;
             let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;
             if !(scarce
@@ -96,10 +100,16 @@ impl Core {
     /// Moves several victims in the fault thread while it is yielding and the evictor sleeps, and
     /// wakes the evictor for them. The fault thread runs on the processor of the program's only busy
     /// thread, so no other processor is interrupted for the pages that move. While the evictor runs,
-    /// it would be.
+    /// it would be: then it is done only if little is left, because a page that the evictor moves
+    /// costs twice as much, and the fault thread waits for its lock meanwhile.
     pub fn stage_burst(&mut self) {
         let target = self.reserve_target() as isize;
-        if self.quiesce || self.live.yielding.does_evictor_run() || self.reserve() >= target {
+        let enough = match self.live.yielding.does_evictor_run() {
+            false => target,
+            true if self.live.yielding.has_several() => return,
+            true => target / 4,
+        };
+        if self.quiesce || self.reserve() >= enough {
             return;
         }
         let mut moved = false;

@@ -214,6 +214,11 @@ impl Yielding {
         self.crowd.load(Ordering::Relaxed)
     }
 
+    /// Whether faults have come from several threads of the program lately.
+    pub fn has_several(&self) -> bool {
+        self.crowd_wanted.load(Ordering::Relaxed)
+    }
+
     /// Whether a fault thread that has been started runs. Waits a moment for that.
     pub fn has_come(&self, index: usize) -> bool {
         let mut looks = 0..1000;
