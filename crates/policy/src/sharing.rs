@@ -19,6 +19,10 @@ use crate::working_set::Growth;
 pub const PARTS: u64 = 32;
 /// Initial share.
 pub const BEGIN: u64 = PARTS / 16;
+/// The share for content that packs well, and how well that is: bytes of the program in a byte of
+/// compressed memory.
+const AT_FIRST: u64 = PARTS / 4;
+const PACKS_WELL: u128 = 4;
 /// The smallest (all goes to the store behind) and the largest.
 const LEAST: u64 = 0;
 const MOST: u64 = PARTS / 4 * 3;
@@ -133,6 +137,8 @@ pub struct Sharing {
     regrets: [u128; PARTS as usize],
     demotes: bool,
     drops: bool,
+    /// Another share than the initial one has been in use.
+    is_tried: bool,
     /// Bytes of the program that a byte of compressed memory held, times 2^8, when that was last
     /// known.
     packing: u128,
@@ -155,6 +161,7 @@ impl Default for Sharing {
             regrets: [0; PARTS as usize],
             demotes: false,
             drops: false,
+            is_tried: false,
             packing: PACKING << 8,
         }
     }
@@ -244,6 +251,10 @@ impl Sharing {
             (seen.near.since(self.before.near), seen.behind.since(self.before.behind));
         // In the child of a fork the pager's counts start from zero.
         let rescues = seen.rescues.checked_sub(self.before.rescues).unwrap_or(seen.rescues);
+        if let Some(parts) = self.first_choice(seen) {
+            (self.parts, self.is_tried) = (parts, true);
+            return Some(parts);
+        }
         if near.count + behind.count < JUDGED_WAITS {
             return None;
         }
@@ -283,12 +294,23 @@ impl Sharing {
         }
         let changed = parts != self.parts;
         if changed {
+            self.is_tried = true;
             // What was observed belongs to the old share.
             (self.spared, self.samples) = (Curve::default(), 0);
             self.regrets = [0; PARTS as usize];
         }
         self.parts = parts;
         changed.then_some(parts)
+    }
+
+    /// The share for what has been evicted, when the initial one is full for the first time, if it
+    /// packs well.
+    fn first_choice(&mut self, seen: &Seen) -> Option<u64> {
+        if self.is_tried || !seen.is_full || seen.packed_bytes < PACKED_MIN {
+            return None;
+        }
+        let packing = (wide(seen.near_bytes) << 8) / wide(seen.packed_bytes);
+        (packing >= PACKS_WELL << 8).then_some(AT_FIRST)
     }
 
     /// The share to use from here on.
@@ -480,6 +502,19 @@ mod tests {
             set.end_read();
         }
         Seen { growth: set.growth(100 * MIB), packed_bytes: 10 * MIB, ..seen(round, 1000, 0) }
+    }
+
+    #[test]
+    fn content_that_packs_well_gets_more_room_at_once() {
+        let full = |packed_bytes| Seen {
+            packed_bytes,
+            ..Seen { near: Waits::default(), ..seen(1, 0, 0) }
+        };
+        assert_eq!(Sharing::new().observe(&full(10 * MIB)), None, "3 bytes in one");
+        let mut sharing = Sharing::new();
+        assert_eq!(sharing.observe(&Seen { is_full: false, ..full(6 * MIB) }), None);
+        assert_eq!(sharing.observe(&full(6 * MIB)), Some(AT_FIRST));
+        assert_eq!(sharing.observe(&full(6 * MIB)), None, "once");
     }
 
     #[test]

@@ -32,9 +32,10 @@ const SIXTEENTHS_MAX: usize = 12;
 const UNCOMPRESSED_BYTES_MIN: u64 = 24 << 20;
 /// After this many bytes of one write, it is decided how well it compresses.
 const JUDGED_BYTES: usize = 64 << 10;
-/// If no store follows, Zstandard compresses: it reduces the memory of programs to 10 to 45 %, LZ4
-/// to 18 to 55 %, and takes two to four times as long (`benches/codecs.rs`). A store beside the
-/// limit has its capacity anyway, and uses LZ4 until one part in `SCARCE_PART` of it is in use.
+/// Zstandard compresses if no store follows, or if more than the initial share was worth it: it
+/// reduces the memory of programs to 10 to 45 %, LZ4 to 18 to 55 %, and takes two to four times as
+/// long (`benches/codecs.rs`). A store beside the limit has its capacity anyway, and uses LZ4 until
+/// one part in `SCARCE_PART` of it is in use.
 const SCARCE_PART: u64 = 2;
 
 /// Compressed memory. See the module documentation.
@@ -245,9 +246,13 @@ impl Shared {
 
     /// Whether room is worth more than time.
     fn is_scarce(&self) -> bool {
-        !self.rejects
-            && (self.within_limit
-                || self.slabs.used_bytes() > self.slabs.capacity_bytes() / SCARCE_PART)
+        match (self.within_limit, self.rejects) {
+            (true, false) => true,
+            (true, true) => self.parts.load(Ordering::Relaxed) > sharing::BEGIN,
+            (false, _) => {
+                !self.rejects && self.slabs.used_bytes() > self.slabs.capacity_bytes() / SCARCE_PART
+            }
+        }
     }
 
     fn pieces(&self) -> usize {
