@@ -41,12 +41,12 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
     local: SizeSpec,
     /// Stores for far memory, in the order in which they are filled: compressed (within --local: a
-    /// sixteenth of it at first, then adjusted to reduce waiting; seven eighths if no other store
-    /// follows; data that does not compress goes to the next store), compressed:SIZE (SIZE in
-    /// addition to --local), file:DIR[:SIZE] (default size: all free space there, less a
-    /// twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the servers lend),
-    /// redis://[USER@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE] (a Redis or Valkey
-    /// server with the policy noeviction; default size: up to its maxmemory)
+    /// sixteenth of it at first, a quarter if the data packs four to one, then adjusted to reduce
+    /// waiting; seven eighths if no other store follows; data that does not compress goes to the
+    /// next store), compressed:SIZE (SIZE in addition to --local), file:DIR[:SIZE] (default size:
+    /// all free space there, less a twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the
+    /// servers lend), redis://[USER@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE] (a
+    /// Redis or Valkey server with the policy noeviction; default size: up to its maxmemory)
     #[arg(long, value_name = "LIST", default_value = DEFAULT_STORES, default_value_if("pool", clap::builder::ArgPredicate::IsPresent, None))]
     store: Option<StoreList>,
     /// Far memory in the members of a pool: any member (HOST:PORT[,...]) is asked for all of them.
