@@ -397,7 +397,7 @@ CASES = [
     compiled("waits", "waits.c"),
     compiled("compact", "compact.c"),
     *(compiled(name, f"{name}.c") for name in ["spawnlimits", "codespace", "busyfile", "tracer", "doubled", "pastend", "farargs", "pimutexes", "exiting", "tees",
-                                               "mainstack", "nullchecks"]),
+                                               "mainstack", "nullchecks", "unbegun"]),
     compiled("titles", "titles.c", known=UNSEEN),
     compiled("corefile", "corefile.c", known="a core file has what was local only: the kernel does not let a dump wait for a userfaultfd"),
     # Ends.

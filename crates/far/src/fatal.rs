@@ -33,6 +33,15 @@ static DYING: AtomicBool = AtomicBool::new(false);
 /// The page for messages, if another program reads them there.
 static PAGE: Mutex<Option<Arc<ControlPage>>> = Mutex::new(None);
 
+/// The page is that of the parent of this process.
+static IS_PARENTS: AtomicBool = AtomicBool::new(false);
+
+/// In a forked child: until it has a page of its own, its messages go into its parent's, which its end
+/// does not concern.
+pub fn speak_through_parent() {
+    IS_PARENTS.store(true, Ordering::SeqCst);
+}
+
 /// Sends messages to `page` from now on.
 pub fn speak_through(page: Arc<ControlPage>) {
     // In a forked child, the lock may appear taken by a thread of the parent; then messages go
@@ -41,6 +50,7 @@ pub fn speak_through(page: Arc<ControlPage>) {
         // After a fork, the previous page is the parent's.
         std::mem::forget(current.replace(page));
     }
+    IS_PARENTS.store(false, Ordering::SeqCst);
     DYING.store(false, Ordering::SeqCst);
 }
 
@@ -52,7 +62,7 @@ pub fn warn(what: &str) {
 fn say(line: &str, exit_code: Option<u8>) {
     let said = PAGE.try_lock().is_ok_and(|page| {
         page.as_ref().is_some_and(|page| {
-            if let Some(code) = exit_code {
+            if let (Some(code), false) = (exit_code, IS_PARENTS.load(Ordering::SeqCst)) {
                 page.set_exit_code(code);
             }
             page.is_watched() && page.say(line)

@@ -67,6 +67,7 @@ impl Pager {
 
     /// To be called in the child after `fork`, before anything else there.
     pub fn after_fork_in_child(&self) {
+        fatal::speak_through_parent();
         let as_helper = helper::process().is_some();
         helper::forget();
         uffd::forget_device();
