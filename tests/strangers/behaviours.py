@@ -302,7 +302,7 @@ CASES = [
     # Processes.
     compiled("vfork", "vfork.c"),
     compiled("spawn", "spawn.c"),
-    *(compiled(f"clone-{how}", "clone.c", how) for how in ["vm", "copy", "three"]),
+    *(compiled(f"clone-{how}", "clone.c", how) for how in ["vm", "copy", "three", "vfork"]),
     *(compiled(f"forkfirst-{how}", "forkfirst.c", how) for how in ["clone", "raw", "three", "threads"]),
     *(compiled(f"forkargs-{what}", "forkargs.c", what) for what in ["parent", "raw", "pidfd", "three", "straddle", "settid"]),
     compiled("forkstorm", "forkstorm.c"),

@@ -7,6 +7,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{mem, ptr};
 
 use crate::sys::Errno;
@@ -71,6 +72,32 @@ pub fn passed_to_clone(
     ]
 }
 
+/// A word that tells a child's copy of this memory from what it executes.
+static MARK: AtomicU64 = AtomicU64::new(0);
+
+/// The flags that a fork has in the kernel. With `CLONE_VFORK` the kernel would not let the caller
+/// go on before the child executes or ends, which needs the caller's pager to begin; see
+/// [`await_vfork`].
+pub fn for_kernel(flags: usize) -> usize {
+    if flags & libc::CLONE_VFORK as usize != 0 {
+        // SAFETY: the kernel gives each program that is executed random bytes of its own.
+        let random = unsafe { (libc::getauxval(libc::AT_RANDOM) as *const u64).read_unaligned() };
+        MARK.store(random | 1, Ordering::Relaxed);
+    }
+    flags & !(libc::CLONE_VFORK as usize)
+}
+
+/// After a fork with `CLONE_VFORK`: returns when the child has executed or ended. A child whose memory
+/// may not be read has executed something with other rights.
+pub fn await_vfork(flags: usize, child: usize) {
+    if flags & libc::CLONE_VFORK as usize == 0 || child == 0 {
+        return;
+    }
+    while sys::word_in(child, MARK.as_ptr() as usize) == Some(MARK.load(Ordering::Relaxed)) {
+        sys::nap();
+    }
+}
+
 /// What a child of `clone` executes once its pager runs.
 struct Birth {
     body: Body,
@@ -112,11 +139,14 @@ pub unsafe extern "C" fn clone(
     }
     let mut birth = Birth { body, argument };
     let [a, b, c] = passed_to_clone(flags as u64, parent_tid, child_tid, tls);
+    let in_kernel = for_kernel(flags as usize) as c_int;
     runtime::begin_fork(&[runtime::top_of_stack(stack as usize), a, b, c]);
     // SAFETY: the program requested this call; the child finds its copy of `birth` at the same
     // address.
-    let pid =
-        unsafe { real(born, stack, flags, (&raw mut birth).cast(), parent_tid, tls, child_tid) };
+    let pid = unsafe {
+        real(born, stack, in_kernel, (&raw mut birth).cast(), parent_tid, tls, child_tid)
+    };
     runtime::end_fork();
+    await_vfork(flags as usize, usize::try_from(pid).unwrap_or(0));
     pid
 }

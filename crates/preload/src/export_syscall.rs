@@ -7,7 +7,7 @@ use std::ops::Range;
 use hiroma_units::PAGE;
 
 use crate::classify::RemapCall;
-use crate::export_fork::passed_to_clone;
+use crate::export_fork::{await_vfork, for_kernel, passed_to_clone};
 use crate::export_lock::{do_mlock, do_mlockall, do_munlockall};
 use crate::export_mmap::{
     CallResult, answer, do_look, do_madvise, do_mmap, do_mprotect, do_munmap, do_pkey_mprotect,
@@ -47,6 +47,48 @@ unsafe fn clone3_fork(args: usize, len: usize) -> Option<[Range<usize>; 6]> {
     let flags = flags as u64 & !(libc::CLONE_PIDFD as u64);
     let [a, b, c] = passed_to_clone(flags, parent_tid, child_tid, word(7));
     Some([a, b, c, set_tid, pidfd, part(args, len)])
+}
+
+/// Forks by `clone3`, with everything that it touches.
+///
+/// # Safety
+/// As for [`clone3_fork`].
+unsafe fn fork_by_clone3(
+    args: usize,
+    len: usize,
+    mut touched: [Range<usize>; 6],
+) -> CallResult<usize> {
+    // The kernel takes what is longer only if all of that is zero.
+    let mut copy = [0_u8; 256];
+    // SAFETY: guaranteed by the caller; the flags come first.
+    let flags = unsafe { (args as *const u64).read_unaligned() as usize };
+    let (mut args, mut len) = (args, len);
+    if flags & libc::CLONE_VFORK as usize != 0 {
+        len = len.min(copy.len());
+        // SAFETY: guaranteed by the caller.
+        unsafe { std::ptr::copy_nonoverlapping(args as *const u8, copy.as_mut_ptr(), len) };
+        copy[..8].copy_from_slice(&for_kernel(flags).to_ne_bytes());
+        args = copy.as_ptr() as usize;
+        touched[5] = args..args + len;
+    }
+    let outcome = runtime::around_fork(&touched, || {
+        // SAFETY: the program requested this call.
+        unsafe { sys::call(libc::SYS_clone3, [args, len, 0, 0, 0, 0]) }
+    });
+    await_vfork(flags, outcome.unwrap_or(0));
+    outcome
+}
+
+/// Forks by `clone` on the caller's stack.
+fn fork_by_clone([flags, stack, parent_tid, child_tid, tls]: [usize; 5]) -> CallResult<usize> {
+    let in_kernel = for_kernel(flags);
+    let touched = passed_to_clone(flags as u64, parent_tid, child_tid, tls);
+    let outcome = runtime::around_fork(&touched, || {
+        // SAFETY: the program requested this call.
+        unsafe { sys::call(libc::SYS_clone, [in_kernel, stack, parent_tid, child_tid, tls, 0]) }
+    });
+    await_vfork(flags, outcome.unwrap_or(0));
+    outcome
 }
 
 /// A futex operation of the program. Those that write to a word fail with `EFAULT` where it is far:
@@ -142,12 +184,18 @@ pub unsafe extern "C" fn syscall(
         libc::SYS_prlimit64 => unsafe { export_limits::limit(a as i32, b, c, d) }.map(|()| 0),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => runtime::around_fork(&[], kernel),
-        libc::SYS_clone if is_fork(a, b) => {
-            runtime::around_fork(&passed_to_clone(a as u64, c, d, e), kernel)
+        // A child that returns from here would leave its caller no stack to return to.
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_vfork if runtime::is_followed() => {
+            fork_by_clone([(libc::CLONE_VFORK | libc::SIGCHLD) as usize, 0, 0, 0, 0])
+        }
+        libc::SYS_clone if runtime::is_followed() && is_fork(a, b) => {
+            fork_by_clone([a, b, c, d, e])
         }
         // SAFETY: the program's structure, which has the given length.
-        libc::SYS_clone3 => match unsafe { clone3_fork(a, b) } {
-            Some(touched) => runtime::around_fork(&touched, kernel),
+        libc::SYS_clone3 if runtime::is_followed() => match unsafe { clone3_fork(a, b) } {
+            // SAFETY: as above.
+            Some(touched) => unsafe { fork_by_clone3(a, b, touched) },
             None => kernel(),
         },
         libc::SYS_futex => futex([a, e], b as c_int, kernel),

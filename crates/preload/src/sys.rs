@@ -104,6 +104,16 @@ pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
     unsafe { call(libc::SYS_process_vm_readv, args) }.unwrap_or(0)
 }
 
+/// A word in the memory of another process; `None`: it has ended, has none there, or may not be read.
+pub fn word_in(process: usize, addr: usize) -> Option<u64> {
+    let mut word = 0_u64;
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    let remote = libc::iovec { iov_base: addr as *mut _, iov_len: size_of::<u64>() };
+    let args = [process, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
+    // SAFETY: the kernel writes only to `word`.
+    (unsafe { call(libc::SYS_process_vm_readv, args) } == Ok(size_of::<u64>())).then_some(word)
+}
+
 /// The soft limit on a resource; `RLIM_INFINITY` if it is unknown.
 pub fn limit(resource: usize) -> u64 {
     prlimit(0, resource, None).map_or(libc::RLIM_INFINITY, |limit| limit.rlim_cur)
