@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use hiroma_command::{REFUSED, exit_code};
+use rustix::process::{Resource, getrlimit};
 
 /// Far memory and huge pages for unmodified Linux programs.
 #[derive(Parser)]
@@ -72,7 +73,29 @@ hiroma lets a program work with more data than there is memory for.
 
 hiroma help tells of everything else.";
 
+/// The first thread's stack may be as small as its limit (`ulimit -s`); this is enough, and what the
+/// others have.
+const STACK_BYTES: usize = 2 << 20;
+
 fn main() -> ExitCode {
+    let allowed = getrlimit(Resource::Stack).current.unwrap_or(u64::MAX);
+    if allowed >= STACK_BYTES as u64 {
+        return command();
+    }
+    let thread = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(command);
+    match thread.map(std::thread::JoinHandle::join) {
+        Ok(Ok(code)) => code,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        Err(error) => {
+            eprintln!(
+                "hiroma: `ulimit -s` allows {allowed} bytes of stack, and no thread with more: {error}"
+            );
+            ExitCode::from(REFUSED)
+        }
+    }
+}
+
+fn command() -> ExitCode {
     if std::env::args_os().len() < 2 {
         eprintln!("{FIRST}");
         return ExitCode::from(REFUSED);

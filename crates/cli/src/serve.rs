@@ -163,7 +163,7 @@ const ACCOUNT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Serves until a signal arrives.
 pub fn main(args: Args) -> Result<ExitCode> {
-    let whole = Limits::read()?.whole();
+    let whole = Limits::read().whole();
     let (memory, elastic) = match args.memory {
         Memory::Fixed(size) => (size.of(whole), None),
         Memory::Auto => (whole, Some(elastic::of_machine(whole, &args.spill)?)),

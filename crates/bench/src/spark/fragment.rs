@@ -168,7 +168,7 @@ pub fn main(job: &str) -> Result<ExitCode> {
     let job: Job = serde_json::from_str(job).context("a job that cannot be read")?;
     std::fs::write("/proc/self/oom_score_adj", "1000")
         .context("becoming the first victim of the OOM killer")?;
-    let whole = memory::Limits::read()?.machine.0;
+    let whole = memory::Limits::read().machine.0;
     let mut holder = Holder::new(((whole + job.small) / EXTENT as u64) as usize)
         .context("reserving addresses")?;
     // File cache would be in the way everywhere, and its pages would be reclaimed one by one.

@@ -178,7 +178,7 @@ impl Limiting {
     /// Sets the limits in `options`.
     fn apply(&self, options: &mut Options) -> Result<()> {
         if let Some(budget) = self.budget {
-            let Bytes(bytes) = budget.of(Limits::read()?.whole());
+            let Bytes(bytes) = budget.of(Limits::read().whole());
             options.settings.budget_bytes = bytes;
         }
         options.settings.growth_ppm = self.growth.ppm as u32;

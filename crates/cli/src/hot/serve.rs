@@ -130,7 +130,7 @@ pub fn main(args: &Args) -> Result<ExitCode> {
         let _ = stdout().write_all(text.as_bytes());
         return Ok(ExitCode::SUCCESS);
     }
-    let budget = args.budget.of(Limits::read()?.whole());
+    let budget = args.budget.of(Limits::read().whole());
     let budget_ranges = budget.0 / EXTENT as u64;
     if budget_ranges == 0 {
         return Err(refuse(format!("--budget {budget} is less than one huge page of 2MiB")));

@@ -246,7 +246,7 @@ enum KernelPath {
 
 /// A local limit in bytes. Refuses one that is too small or larger than the memory.
 pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
-    let whole = Limits::read()?.whole();
+    let whole = Limits::read().whole();
     let limit = spec.of(whole);
     if limit < LOCAL_MIN {
         return Err(refuse(format!(

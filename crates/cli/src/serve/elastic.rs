@@ -70,7 +70,7 @@ impl Kept {
         Ok(Kept {
             meminfo: File::open("/proc/meminfo")?,
             pressure: File::open("/proc/pressure/memory").ok(),
-            in_group: Limits::read()?.cgroup.is_some(),
+            in_group: Limits::read().cgroup.is_some(),
         })
     }
 

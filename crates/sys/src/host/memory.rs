@@ -19,7 +19,7 @@ pub struct Limits {
 
 impl Limits {
     /// Reads the limits.
-    pub fn read() -> io::Result<Limits> {
+    pub fn read() -> Limits {
         Limits::read_below(Path::new("/"))
     }
 
@@ -28,12 +28,13 @@ impl Limits {
         self.cgroup.as_ref().map_or(self.machine, |(limit, _)| self.machine.min(*limit))
     }
 
-    fn read_below(root: &Path) -> io::Result<Limits> {
-        let machine = meminfo(root, "MemTotal:")?;
+    fn read_below(root: &Path) -> Limits {
+        // A `/proc` of processes only (`subset=pid`), or none, does not tell.
+        let machine = meminfo(root, "MemTotal:").unwrap_or_else(|_| machine());
         let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
         let mounts = fs::read_to_string(root.join("proc/self/mountinfo")).unwrap_or_default();
         let cgroup = mounts.lines().filter_map(|mount| mount_limit(root, mount, &groups)).min();
-        Ok(Limits { machine, cgroup })
+        Limits { machine, cgroup }
     }
 }
 
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
 
     fn machine(files: &[(&str, &str)]) -> Limits {
-        Limits::read_below(root(files).path()).unwrap()
+        Limits::read_below(root(files).path())
     }
 
     fn root(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -204,7 +205,13 @@ mod tests {
 
     #[test]
     fn meminfo_and_sysinfo_agree() {
-        assert_eq!(Limits::read().unwrap().machine.0 >> 20, super::machine().0 >> 20);
+        assert_eq!(Limits::read().machine.0 >> 20, super::machine().0 >> 20);
+    }
+
+    #[test]
+    fn without_meminfo_the_kernel_tells() {
+        let empty = tempfile::tempdir().unwrap();
+        assert_eq!(Limits::read_below(empty.path()).machine, super::machine());
     }
 
     #[test]
