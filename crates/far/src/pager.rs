@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hiroma_sys::lock::Lock;
 use hiroma_sys::vm::{self, Access, Reservation};
-use hiroma_sys::{attributes, helper, signals, stack};
+use hiroma_sys::{attributes, helper, signals, stack, territory};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 
 use crate::addresses::Owner;
@@ -582,7 +582,10 @@ pub(crate) fn reserve_arena(wanted: usize) -> Result<Reservation, PagerError> {
     let mut len = wanted.next_multiple_of(EXTENT);
     loop {
         match Reservation::new(len, EXTENT, Access::None) {
-            Ok(arena) => return Ok(arena),
+            Ok(arena) => {
+                territory::claim();
+                return Ok(arena);
+            }
             Err(_) if len > 1 << 30 => len = (len / 2).next_multiple_of(EXTENT),
             Err(error) => {
                 return Err(PagerError::io(

@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::IoUring;
 
+use crate::territory;
+
 /// Files that are kept open.
 #[derive(Debug)]
 pub struct Keeper {
@@ -26,13 +28,14 @@ impl Keeper {
     pub fn of(numbers: &[RawFd]) -> io::Result<Keeper> {
         let ring = IoUring::new(1)?;
         ring.submitter().register_files(numbers)?;
-        let flags = libc::MAP_SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings are
-        // removed with `ring`.
+        let place = territory::take(LEN, LEN);
+        let flags = libc::MAP_SHARED | if place.is_some() { libc::MAP_FIXED } else { 0 };
+        // SAFETY: a new mapping in our territory, or at an address of the kernel's choice; the
+        // ring's own mappings are removed with `ring`.
         let start = unsafe {
             libc::syscall(
                 libc::SYS_mmap,
-                0usize,
+                place.unwrap_or(0),
                 LEN,
                 libc::PROT_READ,
                 flags,
@@ -53,6 +56,6 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which is not in use.
-        unsafe { libc::syscall(libc::SYS_munmap, self.start, self.len) };
+        unsafe { territory::unmap(self.start, self.len) };
     }
 }

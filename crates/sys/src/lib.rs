@@ -33,6 +33,7 @@ pub mod stack;
 pub mod sync;
 pub mod table;
 pub mod tcp_info;
+pub mod territory;
 pub mod uffd;
 pub mod umash;
 pub mod uring;

@@ -12,8 +12,11 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use hiroma_units::PAGE;
+use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::thread::futex::{self, Flags, Timespec};
+
+use crate::territory;
 
 /// A mapped array of 64-bit words.
 pub struct SharedWords {
@@ -30,13 +33,16 @@ unsafe impl Sync for SharedWords {}
 impl SharedWords {
     /// Maps the first `count` words of `file`, which must be that long.
     pub fn map(file: &File, count: usize) -> io::Result<SharedWords> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let place = territory::take(count * 8, PAGE);
+        let fixed = if place.is_some() { MapFlags::FIXED } else { MapFlags::empty() };
+        // SAFETY: a new mapping in our territory, or at an address of the kernel's choice, touches
+        // nothing that is in use.
         let start = unsafe {
             mmap(
-                ptr::null_mut(),
+                place.unwrap_or(0) as *mut _,
                 count * 8,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED,
+                MapFlags::SHARED | fixed,
                 file.as_fd(),
                 0,
             )?
@@ -104,6 +110,6 @@ impl Drop for SharedWords {
             return;
         }
         // SAFETY: no references into the mapping exist any more.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.count * 8) };
+        unsafe { territory::unmap(self.start.as_ptr() as usize, self.count * 8) };
     }
 }

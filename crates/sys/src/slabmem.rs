@@ -7,11 +7,15 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::slice;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
+
+use hiroma_units::PAGE;
+
+use crate::territory;
 
 const WORD: usize = 8;
 
@@ -29,13 +33,16 @@ unsafe impl Sync for SlabMemory {}
 impl SlabMemory {
     /// Reserves `len` bytes (a multiple of the page size) of address space.
     pub fn reserve(len: usize) -> io::Result<SlabMemory> {
-        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let place = territory::take(len, PAGE);
+        let fixed = if place.is_some() { MapFlags::FIXED } else { MapFlags::empty() };
+        // SAFETY: a new mapping in our territory, or at an address of the kernel's choice, touches
+        // nothing that is in use.
         let start = unsafe {
             mmap_anonymous(
-                ptr::null_mut(),
+                place.unwrap_or(0) as *mut _,
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
+                MapFlags::PRIVATE | MapFlags::NORESERVE | fixed,
             )?
         };
         // SAFETY: our own mapping of that length; the advice changes no content. Huge pages would
@@ -109,7 +116,7 @@ impl SlabMemory {
 impl Drop for SlabMemory {
     fn drop(&mut self) {
         // SAFETY: no references into the mapping exist any more.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.words * WORD) };
+        unsafe { territory::unmap(self.start.as_ptr() as usize, self.words * WORD) };
     }
 }
 

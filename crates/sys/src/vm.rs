@@ -15,6 +15,8 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mlock, mmap_anonymous, mprotect, munmap,
 };
 
+use crate::territory;
+
 /// A range of address space that is ours.
 #[derive(Debug)]
 pub struct Reservation {
@@ -37,11 +39,17 @@ impl Reservation {
             Access::None => ProtFlags::empty(),
             Access::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
         };
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        if let Some(base) = territory::take(len, align) {
+            // SAFETY: replaces an empty mapping that was made for this.
+            unsafe { mmap_anonymous(base as *mut _, len, prot, flags | MapFlags::FIXED)? };
+            let reservation = Reservation { base, len };
+            let _ = reservation.advise(base, len, Advise::DontDump);
+            return Ok(reservation);
+        }
         let padded = len.checked_add(align).ok_or(io::ErrorKind::OutOfMemory)?;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe {
-            mmap_anonymous(ptr::null_mut(), padded, prot, MapFlags::PRIVATE | MapFlags::NORESERVE)?
-        } as usize;
+        let start = unsafe { mmap_anonymous(ptr::null_mut(), padded, prot, flags)? } as usize;
         let base = start.next_multiple_of(align);
         for (from, to) in [(start, base), (base + len, start + padded)] {
             if from < to {
@@ -169,7 +177,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: our mapping, and `self` was its last user.
-        let _ = unsafe { munmap(self.base as *mut _, self.len) };
+        unsafe { territory::unmap(self.base, self.len) };
     }
 }
 
