@@ -212,6 +212,11 @@ fn would_map(
     Ok(())
 }
 
+/// Where a mapping of the pager's own goes, such as the rings of io_uring.
+fn place_of_internal(addr: usize, len: usize) -> Option<usize> {
+    (addr == 0 && scope::is_internal()).then(|| territory::take(len, PAGE)).flatten()
+}
+
 pub fn do_mmap(
     addr: usize,
     len: usize,
@@ -228,11 +233,8 @@ pub fn do_mmap(
         sys::mmap(addr, len, prot, flags, fd, offset)
     };
     let kernel = |addr: usize, len: usize, offset: i64| with_flags(flags, addr, len, offset);
-    // The pager's own, such as the rings of io_uring.
-    if addr == 0 && scope::is_internal() {
-        if let Some(place) = territory::take(len, PAGE) {
-            return with_flags(flags | libc::MAP_FIXED, place, len, offset);
-        }
+    if let Some(place) = place_of_internal(addr, len) {
+        return with_flags(flags | libc::MAP_FIXED, place, len, offset);
     }
     let call = MapCall { addr, len, prot, flags };
     let managed_min = SMALL.managed_min();

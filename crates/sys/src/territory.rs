@@ -95,8 +95,8 @@ mod tests {
         assert!(take(2 * LEN, PAGE).is_none(), "what does not fit is the kernel's choice");
         let base = second.base();
         drop(second);
-        // SAFETY: asks about one page that this test had mapped.
         let mut state = 0u8;
+        // SAFETY: asks about one page that this test had mapped.
         let known = unsafe { libc::mincore(base as *mut _, PAGE, &raw mut state) };
         assert_eq!(known, 0, "what was given back is reserved, and no hole");
     }
