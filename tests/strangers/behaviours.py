@@ -276,7 +276,6 @@ CASES = [
     *(compiled(f"shared-{what}", "shared.c", what) for what in ["anonymous", "memfd", "sysv", "posix"]),
     *(compiled(f"attach-{what}", "attach.c", what) for what in ["kept", "fork", "freed"]),
     compiled("detach", "detach.c"),
-    *(compiled(f"holes-{what}", "holes.c", what) for what in ["unmap", "map"]),
     compiled("reserves", "reserves.c"),
     compiled("filemap", "filemap.c"),
     compiled("mincore", "mincore.c"),

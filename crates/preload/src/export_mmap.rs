@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hiroma_far::{Advice, Owner, Pager, PagerError, territory};
+use hiroma_far::{Advice, Owner, Pager, PagerError};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 use libc::{PROT_READ, PROT_WRITE};
 
@@ -212,11 +212,6 @@ fn would_map(
     Ok(())
 }
 
-/// Where a mapping of the pager's own goes, such as the rings of io_uring.
-fn place_of_internal(addr: usize, len: usize) -> Option<usize> {
-    (addr == 0 && scope::is_internal()).then(|| territory::take(len, PAGE)).flatten()
-}
-
 pub fn do_mmap(
     addr: usize,
     len: usize,
@@ -233,9 +228,6 @@ pub fn do_mmap(
         sys::mmap(addr, len, prot, flags, fd, offset)
     };
     let kernel = |addr: usize, len: usize, offset: i64| with_flags(flags, addr, len, offset);
-    if let Some(place) = place_of_internal(addr, len) {
-        return with_flags(flags | libc::MAP_FIXED, place, len, offset);
-    }
     let call = MapCall { addr, len, prot, flags };
     let managed_min = SMALL.managed_min();
     if runtime::phase() == Phase::Nursery && !scope::is_internal() {
@@ -356,11 +348,6 @@ pub fn do_munmap(addr: usize, len: usize) -> CallResult<()> {
         }
     }
     match managed(addr, len) {
-        None if scope::is_internal() => {
-            // SAFETY: the pager unmaps what it has mapped.
-            unsafe { territory::unmap(addr, len) };
-            Ok(())
-        }
         None => {
             SMALL.changed(addr, len);
             kernel(addr, len)

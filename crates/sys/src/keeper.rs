@@ -10,8 +10,6 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::IoUring;
 
-use crate::territory;
-
 /// Files that are kept open.
 #[derive(Debug)]
 pub struct Keeper {
@@ -28,14 +26,13 @@ impl Keeper {
     pub fn of(numbers: &[RawFd]) -> io::Result<Keeper> {
         let ring = IoUring::new(1)?;
         ring.submitter().register_files(numbers)?;
-        let place = territory::take(LEN, LEN);
-        let flags = libc::MAP_SHARED | if place.is_some() { libc::MAP_FIXED } else { 0 };
-        // SAFETY: a new mapping in our territory, or at an address of the kernel's choice; the
-        // ring's own mappings are removed with `ring`.
+        let flags = libc::MAP_SHARED;
+        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings are
+        // removed with `ring`.
         let start = unsafe {
             libc::syscall(
                 libc::SYS_mmap,
-                place.unwrap_or(0),
+                0usize,
                 LEN,
                 libc::PROT_READ,
                 flags,
@@ -56,6 +53,6 @@ impl Keeper {
 impl Drop for Keeper {
     fn drop(&mut self) {
         // SAFETY: our own mapping, which is not in use.
-        unsafe { territory::unmap(self.start, self.len) };
+        unsafe { libc::syscall(libc::SYS_munmap, self.start, self.len) };
     }
 }
