@@ -71,8 +71,8 @@ pub fn main(args: Args) -> Result<ExitCode> {
     checks.extend([
         huge_pages(),
         free_huge_pages(),
-        memory()?,
-        cgroup()?,
+        memory(),
+        cgroup(),
         scheduling(),
         accessed_bits(),
         io_uring(),
@@ -253,21 +253,21 @@ fn free_huge_pages() -> Check {
     }
 }
 
-fn memory() -> Result<Check> {
+fn memory() -> Check {
     let available = fs::read_to_string("/proc/meminfo")
         .ok()
         .and_then(|text| Some(Bytes(proc::value(&text, "MemAvailable:")? << 10)));
     let available = available.map_or(String::new(), |bytes| format!(", {bytes} available"));
-    Ok(Check::ok("memory", format!("{}{available}", Limits::read().machine)))
+    Check::ok("memory", format!("{}{available}", Limits::read().machine))
 }
 
-fn cgroup() -> Result<Check> {
-    Ok(match Limits::read().cgroup {
+fn cgroup() -> Check {
+    match Limits::read().cgroup {
         Some((limit, file)) => {
             Check::ok("cgroup", format!("limited to {limit} by {}", file.display()))
         }
         None => Check::ok("cgroup", "no limit"),
-    })
+    }
 }
 
 /// Whether the pager may keep its fault thread beside the faulting thread

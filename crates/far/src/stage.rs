@@ -41,11 +41,13 @@ impl Core {
             }
             let to_come = self.reserve() + (self.staged_bytes - self.clean_bytes) as isize;
             let is_left = self.is_left_to_fault_thread();
-            let enough = match is_left {
-                false => 2 * self.reserve_target(),
+            let enough = if !is_left {
+                2 * self.reserve_target()
+            } else if self.live.yielding.has_several() {
                 // One fault thread has not the time to move what several threads need.
-                true if self.live.yielding.has_several() => self.reserve_target() / 4,
-                true => 0,
+                self.reserve_target() / 4
+            } else {
+                0
             };
             let scarce = to_come < enough as isize;
             let nearly_full = self.reserve() < (2 * self.reserve_target()) as isize;

@@ -86,6 +86,14 @@ pub struct Seen {
     pub growth: Option<Growth>,
 }
 
+impl Seen {
+    /// Bytes of the program in a byte of compressed memory, times 2^8, once that is known.
+    fn packing(&self) -> Option<u128> {
+        let is_known = self.packed_bytes >= PACKED_MIN;
+        is_known.then(|| (wide(self.near_bytes) << 8) / wide(self.packed_bytes))
+    }
+}
+
 /// Fetches that a thread waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waits {
@@ -277,9 +285,7 @@ impl Sharing {
             behind_ns: (self.behind_ns + OVERHEAD_NS).max(near_ns),
             edge_per_mib: (self.rescues << 20) / self.staged_bytes.max(1 << 20),
         };
-        if seen.packed_bytes >= PACKED_MIN {
-            self.packing = (wide(seen.near_bytes) << 8) / wide(seen.packed_bytes);
-        }
+        self.packing = seen.packing().unwrap_or(self.packing);
         self.judge_demoting(seen, &period);
         self.drops = seen.is_full && period.behind * DROPS_PER_NEAR > period.near;
         let parts = self.choose(seen, &period);
@@ -305,12 +311,9 @@ impl Sharing {
 
     /// The share for what has been evicted, when the initial one is full for the first time, if it
     /// packs well.
-    fn first_choice(&mut self, seen: &Seen) -> Option<u64> {
-        if self.is_tried || !seen.is_full || seen.packed_bytes < PACKED_MIN {
-            return None;
-        }
-        let packing = (wide(seen.near_bytes) << 8) / wide(seen.packed_bytes);
-        (packing >= PACKS_WELL << 8).then_some(AT_FIRST)
+    fn first_choice(&self, seen: &Seen) -> Option<u64> {
+        let is_due = !self.is_tried && seen.is_full;
+        (is_due && seen.packing()? >= PACKS_WELL << 8).then_some(AT_FIRST)
     }
 
     /// The share to use from here on.

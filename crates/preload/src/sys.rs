@@ -96,10 +96,18 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno>
 /// # Safety
 /// `to` must be writable for `len` bytes and not otherwise in use.
 pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
+    // SAFETY: guaranteed by the caller.
+    unsafe { copy_from(std::process::id() as usize, from, to, len) }
+}
+
+/// As [`copy_readable`], from the memory of `process`.
+///
+/// # Safety
+/// As there.
+unsafe fn copy_from(process: usize, from: usize, to: usize, len: usize) -> usize {
     let local = libc::iovec { iov_base: to as *mut _, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: len };
-    let pid = std::process::id() as usize;
-    let args = [pid, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
+    let args = [process, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
     // SAFETY: the kernel writes only to `to`, which the caller provides.
     unsafe { call(libc::SYS_process_vm_readv, args) }.unwrap_or(0)
 }
@@ -107,11 +115,9 @@ pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
 /// A word in the memory of another process; `None`: it has ended, has none there, or may not be read.
 pub fn word_in(process: usize, addr: usize) -> Option<u64> {
     let mut word = 0_u64;
-    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
-    let remote = libc::iovec { iov_base: addr as *mut _, iov_len: size_of::<u64>() };
-    let args = [process, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
-    // SAFETY: the kernel writes only to `word`.
-    (unsafe { call(libc::SYS_process_vm_readv, args) } == Ok(size_of::<u64>())).then_some(word)
+    // SAFETY: `word` is ours.
+    let copied = unsafe { copy_from(process, addr, &raw mut word as usize, size_of::<u64>()) };
+    (copied == size_of::<u64>()).then_some(word)
 }
 
 /// The soft limit on a resource; `RLIM_INFINITY` if it is unknown.

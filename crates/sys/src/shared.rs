@@ -12,7 +12,6 @@ use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hiroma_units::PAGE;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::thread::futex::{self, Flags, Timespec};
 
@@ -33,13 +32,12 @@ unsafe impl Sync for SharedWords {}
 impl SharedWords {
     /// Maps the first `count` words of `file`, which must be that long.
     pub fn map(file: &File, count: usize) -> io::Result<SharedWords> {
-        let place = territory::take(count * 8, PAGE);
-        let fixed = if place.is_some() { MapFlags::FIXED } else { MapFlags::empty() };
+        let (place, fixed) = territory::place(count * 8);
         // SAFETY: a new mapping in our territory, or at an address of the kernel's choice, touches
         // nothing that is in use.
         let start = unsafe {
             mmap(
-                place.unwrap_or(0) as *mut _,
+                place,
                 count * 8,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | fixed,

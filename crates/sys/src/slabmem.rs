@@ -13,8 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use hiroma_units::PAGE;
-
 use crate::territory;
 
 const WORD: usize = 8;
@@ -33,13 +31,12 @@ unsafe impl Sync for SlabMemory {}
 impl SlabMemory {
     /// Reserves `len` bytes (a multiple of the page size) of address space.
     pub fn reserve(len: usize) -> io::Result<SlabMemory> {
-        let place = territory::take(len, PAGE);
-        let fixed = if place.is_some() { MapFlags::FIXED } else { MapFlags::empty() };
+        let (place, fixed) = territory::place(len);
         // SAFETY: a new mapping in our territory, or at an address of the kernel's choice, touches
         // nothing that is in use.
         let start = unsafe {
             mmap_anonymous(
-                place.unwrap_or(0) as *mut _,
+                place,
                 len,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::PRIVATE | MapFlags::NORESERVE | fixed,

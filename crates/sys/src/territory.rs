@@ -3,14 +3,18 @@
 //! A mapping at an address of the kernel's choice may fill a hole that the program has made with
 //! `munmap`. A program that is alone may map or unmap there again at any time: to it the hole is
 //! empty. So address space is reserved before the program runs, and the pager's mappings are placed
-//! in it. Where there is none (limits, other processes than programs), the kernel chooses.
+//! in it, except rings of io_uring, for which Linux 6.5 and later take no address. Where there is none
+//! (limits, other processes than programs), the kernel chooses.
 //!
 //! Contract: a range that [`take`] has returned is the caller's until it gives it back.
 #![allow(unsafe_code)]
 
+use std::ffi::c_void;
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hiroma_units::PAGE;
+use rustix::mm::MapFlags;
 
 /// Virtual, and without access: it takes no memory. Each generation of forks takes more of it.
 const LEN: usize = 1 << 40;
@@ -46,6 +50,12 @@ pub fn take(len: usize, align: usize) -> Option<usize> {
     };
     let next = NEXT.fetch_update(Ordering::AcqRel, Ordering::Acquire, place).ok()?;
     Some(next.next_multiple_of(align.max(PAGE)))
+}
+
+/// Where to map `len` bytes, page by page, and the flags for it: as [`take`], or nowhere in particular.
+pub fn place(len: usize) -> (*mut c_void, MapFlags) {
+    take(len, PAGE)
+        .map_or((ptr::null_mut(), MapFlags::empty()), |start| (start as *mut _, MapFlags::FIXED))
 }
 
 /// Ends a mapping, wherever it is.

@@ -246,13 +246,10 @@ impl Shared {
 
     /// Whether room is worth more than time.
     fn is_scarce(&self) -> bool {
-        match (self.within_limit, self.rejects) {
-            (true, false) => true,
-            (true, true) => self.parts.load(Ordering::Relaxed) > sharing::BEGIN,
-            (false, _) => {
-                !self.rejects && self.slabs.used_bytes() > self.slabs.capacity_bytes() / SCARCE_PART
-            }
+        if self.rejects {
+            return self.parts.load(Ordering::Relaxed) > sharing::BEGIN;
         }
+        self.within_limit || self.slabs.used_bytes() > self.slabs.capacity_bytes() / SCARCE_PART
     }
 
     fn pieces(&self) -> usize {
