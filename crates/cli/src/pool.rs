@@ -17,12 +17,14 @@ use hiroma_command::refuse;
 use hiroma_far_server::load_key;
 use hiroma_far_wire::Key;
 use hiroma_pool::{Answer, ClientView, Health, MemberView, Request, ask, ask_any, resolve};
+use hiroma_sys::transport;
 use hiroma_units::Bytes;
 use serde::{Deserialize, Serialize};
 
 /// Show a pool: its members, the memory that they lend, and their clients.
 ///
 /// Any member is a way in: one is asked for all that it knows, and then each one for its clients.
+/// BY is what carries a client's blocks: tcp, or memory that client and member share.
 /// Of a client with copies or parity, TOO FEW is how many of its blocks have fewer than it wants.
 /// Without --pool the members are those of the environment variable HIROMA_POOL (HOST:PORT[,...]),
 /// or of ~/.config/hiroma/pool.toml:
@@ -364,6 +366,15 @@ fn emptied(addr: SocketAddr, clients: &[ClientView]) -> String {
     )
 }
 
+/// What carries the content of a client.
+fn carrier(client: &ClientView) -> &'static str {
+    match (client.connections, client.shared_connections) {
+        (0, _) => "-",
+        (_, 0) => transport::TCP,
+        _ => transport::SHARED_MEMORY,
+    }
+}
+
 fn state(row: &Row) -> &'static str {
     match (row.member.health, &row.trouble) {
         (Health::Alive | Health::Suspect, Some(_)) => "no answer",
@@ -399,7 +410,8 @@ fn table(pool: &PoolView) -> String {
         ]);
     }
     lines.extend(aligned(&rows));
-    let titles = ["CLIENT", "TENANT", "MEMBER", "USES", "TOO FEW", "QUOTA", "READ", "WRITTEN"];
+    let titles =
+        ["CLIENT", "TENANT", "MEMBER", "BY", "USES", "TOO FEW", "QUOTA", "READ", "WRITTEN"];
     let mut clients = vec![titles.map(str::to_owned)];
     for row in &pool.members {
         for client in row.clients.iter().flatten() {
@@ -408,6 +420,7 @@ fn table(pool: &PoolView) -> String {
                 client.peer.clone(),
                 name.to_owned(),
                 row.member.name.clone(),
+                carrier(client).to_owned(),
                 Bytes(client.used_bytes).to_string(),
                 client.short_blocks.map_or("-".to_owned(), |blocks| blocks.to_string()),
                 client.quota_bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string()),

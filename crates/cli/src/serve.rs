@@ -330,6 +330,7 @@ fn client(session: &SessionStats, stats: &ServerStats) -> ClientView {
         name: session.tenant.clone(),
         peer: session.peer.clone(),
         connections: session.connections,
+        shared_connections: session.shared_connections,
         used_bytes: usage.used_chunks * EXTENT as u64,
         tenant_bytes: tenant.map_or(0, |tenant| tenant.used_bytes + tenant.reserved_bytes),
         quota_bytes: tenant.and_then(|tenant| tenant.quota_bytes),

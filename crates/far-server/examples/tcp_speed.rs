@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hiroma_far::config::Allocation;
+use hiroma_far::config::{Allocation, TransportChoice};
 use hiroma_far::store::tcp::{TcpOptions, TcpStore};
 use hiroma_far::store::{Channel, Purpose, Store, Token};
 use hiroma_far_server::{ServeOptions, serve};
@@ -41,6 +41,7 @@ fn main() {
         is_redundant: false,
         is_return: false,
         is_followed: false,
+        transport: TransportChoice::Tcp,
     })
     .unwrap();
     let mut reader = store.open(Purpose::Read).unwrap();

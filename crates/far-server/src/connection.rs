@@ -1,13 +1,14 @@
 //! One connection: reads requests, moves bytes between socket and pool, replies.
 //!
-//! Payloads are never stored in an intermediate buffer. On connections that may write, headers are
+//! Payloads are never stored in an intermediate buffer, except by the transport. On connections that may write, headers are
 //! received without any byte after them; a payload is received directly into the pool, together
 //! with the next header. A connection for reads receives many requests in one call, and must not
 //! write.
 
-use std::io;
+mod sharing;
+
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -18,15 +19,19 @@ use hiroma_far_wire::{
 };
 use hiroma_sys::hugepool::PoolRange;
 use hiroma_sys::sockets;
+use hiroma_sys::transport::offer::Offer;
+use hiroma_sys::transport::tcp::Tcp;
+use hiroma_sys::transport::{Awaited, Transport};
 
 use crate::Server;
 use crate::activity::{Refused, RequestKind};
 use crate::chunk::{Place, range};
 use crate::ending::{self, End, Loss};
 use crate::registry::Guest;
+use crate::rings::Place as RingsPlace;
 use crate::seat::Seat;
 use crate::session::{Lane, Session};
-use crate::stream::{readable, send_both, writable};
+use crate::stream::send_both;
 use crate::tenant::Tenant;
 
 /// Time within which a peer must authenticate.
@@ -50,7 +55,10 @@ pub fn run(server: &Arc<Server>, stream: Arc<TcpStream>, peer: SocketAddr, guest
     let wire = ServerSession::new(server.key.clone(), sockets::random());
     let mut connection = Connection {
         server,
+        transport: Box::new(Tcp(Arc::clone(&stream))),
         stream,
+        offer: None,
+        rings: None,
         wire,
         rx: [0; 2048],
         rx_start: 0,
@@ -85,7 +93,14 @@ pub fn run(server: &Arc<Server>, stream: Arc<TcpStream>, peer: SocketAddr, guest
 
 struct Connection<'a> {
     server: &'a Arc<Server>,
+    /// How it began; its end is the connection's.
     stream: Arc<TcpStream>,
+    /// What carries it.
+    transport: Box<dyn Transport>,
+    /// The client may come to take rings.
+    offer: Option<Offer>,
+    /// It is in shared memory.
+    rings: Option<RingsPlace<'a>>,
     wire: ServerSession,
     rx: [u8; 2048],
     rx_start: usize,
@@ -104,7 +119,7 @@ struct Connection<'a> {
     deadline: Option<Instant>,
 }
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
     fn serve(&mut self, peer: SocketAddr, guest: &Guest) -> Result<(), End> {
         sockets::tune(&self.stream)?;
         sockets::probe_often(&self.stream)?;
@@ -156,7 +171,7 @@ impl Connection<'_> {
                 let (token, usage) = (session.token, session.usage());
                 self.say(&Message::Opened { token, usage, lease_ms });
                 self.rx_max = if purpose == Purpose::Read { self.rx.len() } else { 0 };
-                self.serve_session(&session, purpose)
+                self.serve_session(&session, &lane, purpose)
             }
             Err(code) => {
                 self.refuse(code, "an older connection of this client is still busy");
@@ -173,7 +188,12 @@ impl Connection<'_> {
         result
     }
 
-    fn serve_session(&mut self, session: &Session, purpose: Purpose) -> Result<(), End> {
+    fn serve_session(
+        &mut self,
+        session: &Session,
+        lane: &Lane,
+        purpose: Purpose,
+    ) -> Result<(), End> {
         loop {
             let frame = self.next_request()?;
             self.id = frame.id;
@@ -242,6 +262,8 @@ impl Connection<'_> {
                     session.was_told(short_blocks);
                     self.say(&Message::Ack);
                 }
+                Message::AskRings => self.offer_rings(),
+                Message::TakeRings => self.take_rings(lane, purpose)?,
                 Message::Bye => return Err(End::Bye),
                 other => {
                     return Err(WireError::Unexpected {
@@ -354,14 +376,14 @@ impl Connection<'_> {
             let turn = pool.turn(tenant);
             let (left, is_free) = (len - done, turn.is_free());
             let range = range(number, at + done, if is_free { left } else { left.min(PIECE) });
-            let sent = pool.memory.send(self.stream.as_fd(), &self.tx[head..], range, is_free);
+            let sent = self.transport.send_from(&self.tx[head..], &pool.memory, range, is_free);
             drop(turn);
             let sent = match sent {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(sent) => sent,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    writable(&self.stream)?;
+                    self.transport.wait(Awaited::Room)?;
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -414,14 +436,12 @@ impl Connection<'_> {
 
     /// Receives a payload that does not go to the pool.
     fn receive_vec(&mut self, len: usize) -> Result<Vec<u8>, End> {
-        use rustix::net::{RecvFlags, recv};
         let mut bytes = vec![0; len];
         let mut done = 0;
         while done < len {
             let rest = &mut bytes[done..];
             let received = self.receive(|connection, wait| {
-                let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-                Ok(recv(&connection.stream, &mut *rest, flags)?.0)
+                connection.transport.receive(&mut [IoSliceMut::new(rest)], wait)
             })?;
             self.wire.inbound().payload_received(received);
             done += received;
@@ -465,19 +485,19 @@ impl Connection<'_> {
             let turn = pool.turn(tenant);
             if turn.is_free() {
                 let head = &mut self.rx[..HEADER_BYTES];
-                return pool.memory.receive(self.stream.as_fd(), range, head, wait);
+                return self.transport.receive_to(&pool.memory, range, head, wait);
             }
             let piece = PoolRange { len: range.len.min(PIECE), ..range };
             // The next header follows the last bytes only.
             let tail = if piece == range { HEADER_BYTES } else { 0 };
-            let received =
-                pool.memory.receive(self.stream.as_fd(), piece, &mut self.rx[..tail], false);
+            let tail = &mut self.rx[..tail];
+            let received = self.transport.receive_to(&pool.memory, piece, tail, false);
             drop(turn);
             let is_early = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
             if !wait || !received.as_ref().is_err_and(is_early) {
                 return received;
             }
-            readable(&self.stream)?;
+            self.transport.wait(Awaited::Bytes)?;
         }
     }
 
@@ -495,10 +515,7 @@ impl Connection<'_> {
     }
 
     fn receive_bytes(&mut self, from: usize, to: usize, wait: bool) -> io::Result<usize> {
-        use rustix::net::{RecvFlags, recv};
-        let flags = if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-        let (received, _) = recv(&self.stream, &mut self.rx[from..to], flags)?;
-        Ok(received)
+        self.transport.receive(&mut [IoSliceMut::new(&mut self.rx[from..to])], wait)
     }
 
     /// Receives what is available without waiting; if nothing is, sends what is held back and
@@ -526,7 +543,7 @@ impl Connection<'_> {
         }
         self.flush()?;
         let start = Instant::now();
-        if self.credit > 0 && !self.seat.is_beside_client(&self.stream) {
+        if self.credit > 0 && !self.seat.is_beside_client(self.transport.is_beside_peer()) {
             while start.elapsed() < SPIN_TIME {
                 std::thread::yield_now();
                 if let Some(received) = try_once(self, false)? {
@@ -574,7 +591,7 @@ impl Connection<'_> {
 
     /// Sends what is held back and then `bytes`.
     fn flush_with(&mut self, bytes: &[u8]) -> io::Result<()> {
-        send_both(&self.stream, &self.tx, bytes)?;
+        send_both(&mut *self.transport, &self.tx, bytes)?;
         self.tx.clear();
         self.tx.shrink_to(TX_KEPT_MAX);
         Ok(())
@@ -597,7 +614,12 @@ impl Connection<'_> {
 
     /// Sends what is held back, and nothing after it.
     fn part_with(&mut self) {
-        ending::part_with(&self.stream, &self.tx);
+        if self.rings.is_some() {
+            // What is in the ring stays there for the client, whatever becomes of the server.
+            let _ = self.transport.send(&[IoSlice::new(&self.tx)], false);
+        } else {
+            ending::part_with(&self.stream, &self.tx);
+        }
         self.tx.clear();
     }
 }

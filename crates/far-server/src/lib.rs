@@ -1,4 +1,5 @@
-//! The memory server: lends memory to clients over TCP, in chunks of 2 MiB on huge pages.
+//! The memory server: lends memory to clients over TCP, or in memory that both share, in chunks of
+//! 2 MiB on huge pages.
 //!
 //! [`serve`] starts it; every connection has its own thread. A client's memory belongs to its
 //! *session*, which is freed when the client sends `Bye`, or when its *lease* has run out: that is
@@ -13,6 +14,7 @@ mod lend;
 mod options;
 mod pool;
 mod registry;
+mod rings;
 mod seat;
 mod session;
 mod spill;
@@ -38,6 +40,7 @@ pub use tenant::Quotas;
 
 use lend::{Given, Lender};
 use registry::{Guest, Registry};
+use rings::Rings;
 
 /// Maximum number of connections that are not authenticated.
 const STRANGERS_MAX: usize = 64;
@@ -52,6 +55,7 @@ pub(crate) struct Server {
     pub stopping: AtomicBool,
     pub given: Given,
     pub connections_max: usize,
+    pub rings: Rings,
 }
 
 /// A running server. It stops when this is dropped.
@@ -73,7 +77,7 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         .local_addr()
         .map_err(|source| ServerError::Listen { listen: options.listen.clone(), source })?;
     let spill = options.open_spill()?;
-    let connections_max = options.connections_max();
+    let (connections_max, rings_max) = options.connections_max();
     let registry =
         Registry::new(chunks, (options.lease, options.silence), options.quotas, spill)
             .map_err(|source| ServerError::Pool { memory: Bytes(options.memory_bytes), source })?;
@@ -86,6 +90,7 @@ pub fn serve(options: ServeOptions) -> Result<ServerHandle, ServerError> {
         stopping: AtomicBool::new(false),
         given: Given::default(),
         connections_max,
+        rings: Rings::new(rings_max),
     });
     let lender = options.elastic.map(Lender::new).map(|mut lender| {
         lender.look(&server);

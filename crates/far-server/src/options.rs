@@ -13,6 +13,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::lend::Elastic;
 use crate::registry::{LEASE_MIN, SILENCE};
+use crate::rings::RINGS_MAX;
 use crate::spill::Spill;
 use crate::tenant::Quotas;
 
@@ -141,9 +142,10 @@ impl ServeOptions {
         opened.map(Some).map_err(|source| ServerError::Spill { dir: dir.clone(), source })
     }
 
-    /// The number of connections that are accepted.
-    pub(crate) fn connections_max(&self) -> usize {
-        self.connections_max.min(connections_within(getrlimit(Resource::Nofile).current))
+    /// The number of connections that are accepted, and how many of them may go on in shared memory.
+    pub(crate) fn connections_max(&self) -> (usize, usize) {
+        let (connections, rings) = connections_within(getrlimit(Resource::Nofile).current);
+        (self.connections_max.min(connections), rings)
     }
 
     /// The number of chunks to lend.
@@ -174,11 +176,13 @@ impl ServeOptions {
     }
 }
 
-/// Connections for which there are descriptors, one for each; there is always one connection.
-fn connections_within(descriptors: Option<u64>) -> usize {
+/// Connections for which there are descriptors, one for each, and one more for each that goes on in
+/// shared memory; there is always one connection.
+fn connections_within(descriptors: Option<u64>) -> (usize, usize) {
     let left = descriptors.map(|limit| limit.saturating_sub(SPARE_DESCRIPTORS));
-    let left = left.and_then(|left| usize::try_from(left).ok());
-    left.map_or(CONNECTIONS_MAX, |left| left.clamp(1, CONNECTIONS_MAX))
+    let left = left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+    let rings = RINGS_MAX.min(left / 4);
+    ((left - rings).clamp(1, CONNECTIONS_MAX), rings)
 }
 
 #[cfg(test)]
@@ -219,12 +223,17 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_everything_else() {
-        let cases = [(Some(0), 1), (Some(1024), 960), (Some(1 << 40), 4096), (None, 4096)];
+        let cases = [
+            (Some(0), (1, 0)),
+            (Some(1024), (720, 240)),
+            (Some(1 << 40), (4096, 256)),
+            (None, (4096, 256)),
+        ];
         for (descriptors, connections) in cases {
             assert_eq!(connections_within(descriptors), connections, "{descriptors:?}");
         }
         let options = ServeOptions { connections_max: 3, ..ServeOptions::default() };
-        assert_eq!(options.connections_max(), 3);
+        assert_eq!(options.connections_max().0, 3);
     }
 
     #[test]

@@ -47,6 +47,8 @@ pub struct SessionStats {
     pub peer: String,
     /// Open connections; 0 means that the session waits for its client to reconnect.
     pub connections: usize,
+    /// Of these, in shared memory.
+    pub shared_connections: usize,
     /// The name that it gave; empty if it gave none.
     pub tenant: String,
     /// The number of its tenant.
@@ -419,7 +421,8 @@ impl Registry {
                 tenant_number: session.tenant.number,
                 moves: session.moves,
                 short_blocks: session.short_blocks(),
-                connections: lock(&session.presence).lanes.len(),
+                connections: session.lanes(),
+                shared_connections: session.shared_lanes(),
                 usage: session.usage(),
             })
             .collect();

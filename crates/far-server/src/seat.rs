@@ -6,11 +6,9 @@
 //! than the reply (`docs/internals/far-memory.md`). So the thread moves to another processor, and
 //! is allowed on all of its processors again once the requests have ended.
 
-use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use hiroma_sys::cpu::{self, Cpus};
-use hiroma_sys::sockets;
 
 /// This many small replies in a row on the client's processor justify a move.
 const ANSWERS_BESIDE: u32 = 32;
@@ -44,10 +42,11 @@ impl Seat {
             if bytes <= SMALL_BYTES_MAX { self.answers_beside.saturating_add(1) } else { 0 };
     }
 
-    /// Called before a wait. Returns whether the thread is on its client's processor; if that has
-    /// lasted for a while, the thread moves away.
-    pub fn is_beside_client(&mut self, stream: &TcpStream) -> bool {
-        if !sockets::is_beside_its_peer(stream) {
+    /// Called before a wait; `is_beside`: the client was on this processor when it last sent. Returns
+    /// whether the thread is beside its client; if that has lasted for a while, the thread moves
+    /// away.
+    pub fn is_beside_client(&mut self, is_beside: bool) -> bool {
+        if !is_beside {
             self.answers_beside = 0;
             return false;
         }

@@ -47,17 +47,33 @@ pub struct Counters {
 /// One connection of a session.
 pub struct Lane {
     socket: Arc<TcpStream>,
+    /// It goes on in shared memory.
+    is_shared: AtomicBool,
     ended: Mutex<bool>,
     signal: Condvar,
 }
 
 impl Lane {
     pub fn new(socket: Arc<TcpStream>) -> Arc<Lane> {
-        Arc::new(Lane { socket, ended: Mutex::new(false), signal: Condvar::new() })
+        Arc::new(Lane {
+            socket,
+            is_shared: AtomicBool::new(false),
+            ended: Mutex::new(false),
+            signal: Condvar::new(),
+        })
     }
 
     pub fn shut(&self) {
         let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    pub fn set_shared(&self) {
+        self.is_shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it goes on in shared memory.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Relaxed)
     }
 
     pub fn set_ended(&self) {
@@ -237,6 +253,16 @@ impl Session {
         presence.lanes.values().for_each(|lane| lane.shut());
         presence.kept = Duration::ZERO;
         presence.alone_since.replace(Instant::now()).is_none()
+    }
+
+    /// Open connections.
+    pub fn lanes(&self) -> usize {
+        lock(&self.presence).lanes.len()
+    }
+
+    /// Of these, in shared memory.
+    pub fn shared_lanes(&self) -> usize {
+        lock(&self.presence).lanes.values().filter(|lane| lane.is_shared()).count()
     }
 
     /// Ends all connections.

@@ -1,16 +1,15 @@
-//! Waiting for sockets, and sending in one piece what lies in two places.
+//! Sending in one piece what lies in two places.
 
-use std::io::{self, IoSlice, Write};
-use std::net::TcpStream;
+use std::io::{self, IoSlice};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use hiroma_sys::transport::Transport;
 
 /// Sends `head` and then `body`.
-pub fn send_both(mut stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result<()> {
+pub fn send_both(transport: &mut dyn Transport, head: &[u8], body: &[u8]) -> io::Result<()> {
     let mut parts = [IoSlice::new(head), IoSlice::new(body)];
     let mut parts = &mut parts[..];
     while parts.iter().any(|part| !part.is_empty()) {
-        match stream.write_vectored(parts) {
+        match transport.send(parts, true) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(sent) => IoSlice::advance_slices(&mut parts, sent),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -20,29 +19,14 @@ pub fn send_both(mut stream: &TcpStream, head: &[u8], body: &[u8]) -> io::Result
     Ok(())
 }
 
-/// Waits until the socket takes more.
-pub fn writable(stream: &TcpStream) -> io::Result<()> {
-    wait_for(stream, PollFlags::OUT)
-}
-
-/// Waits until something has arrived.
-pub fn readable(stream: &TcpStream) -> io::Result<()> {
-    wait_for(stream, PollFlags::IN)
-}
-
-fn wait_for(stream: &TcpStream, what: PollFlags) -> io::Result<()> {
-    match poll(&mut [PollFd::new(stream, what)], None) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::Read;
-    use std::net::TcpListener;
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
 
     use hiroma_far_wire::MAX_PAYLOAD;
+    use hiroma_sys::transport::tcp::Tcp;
 
     use super::*;
 
@@ -56,8 +40,9 @@ mod tests {
         let body: Vec<u8> = (0..MAX_PAYLOAD).map(|at| (at % 251) as u8).collect();
         let sent = [head.clone(), body.clone()].concat();
         let sender = std::thread::spawn(move || {
-            send_both(&stream, &head, &body).unwrap();
-            send_both(&stream, &[], &[]).unwrap();
+            let mut transport = Tcp(Arc::new(stream));
+            send_both(&mut transport, &head, &body).unwrap();
+            send_both(&mut transport, &[], &[]).unwrap();
         });
         let mut received = Vec::new();
         peer.read_to_end(&mut received).unwrap();

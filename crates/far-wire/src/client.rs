@@ -183,6 +183,7 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
                     | Kind::Ack
                     | Kind::UsageReply
                     | Kind::QueryReply
+                    | Kind::OfferRings
                     | Kind::Error
             ),
             "an answer to a request",

@@ -110,6 +110,12 @@ kinds! {
     Introduce = 21,
     /// Says how many blocks of the client have fewer pieces than they should.
     Tell = 22,
+    /// Asks for rings in shared memory, which carry the connection from then on.
+    AskRings = 23,
+    /// Where the client may come to take them.
+    OfferRings = 24,
+    /// The client has come. After the `Ack`, the connection goes on in the rings.
+    TakeRings = 25,
     /// A request of a person or a tool about server and pool; JSON follows as payload.
     Query = 40,
     /// The answer to it; JSON follows as payload.
@@ -260,7 +266,7 @@ mod tests {
     #[test]
     fn other_versions_and_unknown_kinds_are_named() {
         let bytes = Header { version: 9, ..read_header() }.encode();
-        assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 3 }));
+        assert_eq!(Header::decode(&bytes), Err(WireError::Version { found: 9, expected: 4 }));
         let mut bytes = read_header().encode();
         bytes[6] = 99;
         let check = checksum(&bytes).to_le_bytes();

@@ -45,7 +45,7 @@ const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=23;
 
 /// The wall clock. It is read past the C library: programs exist that fake its clock.
 #[derive(Debug)]
-struct Clock;
+pub struct Clock;
 
 impl TimeProvider for Clock {
     fn current_time(&self) -> Option<UnixTime> {

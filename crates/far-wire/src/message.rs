@@ -148,6 +148,13 @@ pub enum Message {
     Tell {
         short_blocks: u64,
     },
+    AskRings,
+    /// `name`: the abstract name of a Unix socket; `secret`: what to say there.
+    OfferRings {
+        name: [u8; 16],
+        secret: [u8; 16],
+    },
+    TakeRings,
     Bye,
     Query {
         len: u32,
@@ -204,6 +211,13 @@ struct TellBody {
     short_blocks: U64,
 }
 
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RingsBody {
+    name: [u8; 16],
+    secret: [u8; 16],
+}
+
 /// Length of the control body of a kind whose bodies all have the same length.
 pub(crate) fn body_bytes(kind: Kind) -> usize {
     match kind {
@@ -213,6 +227,7 @@ pub(crate) fn body_bytes(kind: Kind) -> usize {
         Kind::Opened | Kind::Granted | Kind::UsageReply => size_of::<UsageBody>(),
         Kind::Reserve => size_of::<CountBody>(),
         Kind::Tell => size_of::<TellBody>(),
+        Kind::OfferRings => size_of::<RingsBody>(),
         _ => 0,
     }
 }
@@ -302,6 +317,9 @@ impl Message {
             Message::Error { .. } => Kind::Error,
             Message::Ping => Kind::Ping,
             Message::Tell { .. } => Kind::Tell,
+            Message::AskRings => Kind::AskRings,
+            Message::OfferRings { .. } => Kind::OfferRings,
+            Message::TakeRings => Kind::TakeRings,
             Message::Bye => Kind::Bye,
             Message::Query { .. } => Kind::Query,
             Message::QueryReply { .. } => Kind::QueryReply,
@@ -374,7 +392,17 @@ impl Message {
             }
             Message::Free { addr: at, len } => (addr, payload) = (*at, Some(*len)),
             Message::Query { len } | Message::QueryReply { len } => payload = Some(*len),
-            Message::Fork | Message::Ack | Message::Usage | Message::Ping | Message::Bye => {}
+            Message::OfferRings { name, secret } => {
+                let body = RingsBody { name: *name, secret: *secret };
+                out.extend_from_slice(body.as_bytes());
+            }
+            Message::Fork
+            | Message::Ack
+            | Message::Usage
+            | Message::Ping
+            | Message::AskRings
+            | Message::TakeRings
+            | Message::Bye => {}
         }
         let len = payload.unwrap_or((out.len() - start - crate::HEADER_BYTES) as u32);
         let header = Header { version, kind: self.kind(), id, addr, len };
@@ -451,6 +479,12 @@ impl Message {
             Kind::Ack => Message::Ack,
             Kind::Usage => Message::Usage,
             Kind::Ping => Message::Ping,
+            Kind::AskRings => Message::AskRings,
+            Kind::OfferRings => {
+                let body = RingsBody::ref_from_bytes(body).map_err(|_| wrong())?;
+                Message::OfferRings { name: body.name, secret: body.secret }
+            }
+            Kind::TakeRings => Message::TakeRings,
             Kind::Bye => Message::Bye,
             Kind::Query => Message::Query { len },
             Kind::QueryReply => Message::QueryReply { len },

@@ -197,6 +197,8 @@ fn allowed(state: State, kind: Kind) -> Result<(), WireError> {
                     | Kind::Usage
                     | Kind::Ping
                     | Kind::Tell
+                    | Kind::AskRings
+                    | Kind::TakeRings
                     | Kind::Bye
             ),
             "a request",

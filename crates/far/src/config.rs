@@ -46,6 +46,9 @@ pub struct Config {
     /// without none.
     #[serde(with = "scheme_text", default = "one_copy")]
     pub scheme: Scheme,
+    /// Members that join the pool later are used.
+    #[serde(default)]
+    pub joins: bool,
     /// Which servers fail together: the address of one, and the name of what they share, for
     /// example a rack. One that is not listed fails with others on its host.
     #[serde(default)]
@@ -53,6 +56,9 @@ pub struct Config {
     /// Whether blocks are sealed before they leave this machine.
     #[serde(default)]
     pub seal: Seal,
+    /// What may carry connections to servers.
+    #[serde(default)]
+    pub transport: TransportChoice,
     /// Transfer size.
     pub block: BlockSize,
     /// Which blocks are evicted first.
@@ -85,6 +91,10 @@ pub struct Config {
     /// How long a fault may wait before the program is ended with a message.
     #[serde(default = "fault_timeout")]
     pub fault_timeout: Duration,
+    /// Maximum bytes of local memory of all processes of the run together: `hiroma run` divides them by
+    /// changing their limits. None: each has its own limit.
+    #[serde(default)]
+    pub total_limit_bytes: Option<u64>,
     /// Whether the program is ended if unevictable memory does not fit the limit; otherwise the
     /// limit yields.
     #[serde(default)]
@@ -115,14 +125,17 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             local_limit_bytes: 1 << 30,
+            total_limit_bytes: None,
             stores: vec![
                 StoreSpec::Compressed { capacity: None },
                 StoreSpec::File { dir: PathBuf::from("/var/tmp"), capacity: None },
             ],
             allocation: Allocation::Simple,
             scheme: Scheme::ONE,
+            joins: false,
             domains: Vec::new(),
             seal: Seal::Auto,
+            transport: TransportChoice::Auto,
             block: BlockSize::Auto,
             replacement: ReplacementKind::Lru,
             prefetch: true,
@@ -182,6 +195,17 @@ pub enum Allocation {
     Simple,
     /// Take the servers in turn, 2 MiB at a time.
     RoundRobin,
+}
+
+/// What may carry connections to servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum TransportChoice {
+    /// Memory that both share, with servers on this machine; TCP with others.
+    #[default]
+    Auto,
+    /// TCP alone.
+    Tcp,
 }
 
 /// Whether blocks in servers are sealed: encrypted and authenticated ([`crate::store::sealed`]).

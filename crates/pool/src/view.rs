@@ -87,6 +87,9 @@ pub struct ClientView {
     pub peer: String,
     /// Open connections.
     pub connections: usize,
+    /// Of these, in memory that client and member share.
+    #[serde(default)]
+    pub shared_connections: usize,
     /// Bytes that it has at the member.
     pub used_bytes: u64,
     /// Bytes that its tenant has there or that are set aside for it: all clients of the same name,

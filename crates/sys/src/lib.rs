@@ -34,6 +34,7 @@ pub mod sync;
 pub mod table;
 pub mod tcp_info;
 pub mod territory;
+pub mod transport;
 pub mod uffd;
 pub mod umash;
 pub mod uring;

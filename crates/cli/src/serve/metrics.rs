@@ -70,6 +70,9 @@ fn clients(writer: &mut Writer, stats: &ServerStats) -> fmt::Result {
     writer.gauge("server_clients", "Clients", None, [(vec![], stats.sessions.len())])?;
     let help = "Connections of all clients";
     writer.gauge("server_connections", help, None, [(vec![], connections)])?;
+    let shared: usize = stats.sessions.iter().map(|session| session.shared_connections).sum();
+    let help = "Of these, in memory that client and server share";
+    writer.gauge("server_shared_connections", help, None, [(vec![], shared)])?;
     let mut most: Vec<_> = stats.sessions.iter().collect();
     most.sort_by_key(|session| (std::cmp::Reverse(session.usage.used_chunks), session.number));
     most.truncate(CLIENTS_MAX);

@@ -249,6 +249,8 @@ impl Shared {
                 metadata_bytes: sum.metadata_bytes + usage.metadata_bytes,
                 local_bytes: sum.local_bytes + usage.local_bytes,
                 server_bytes: sum.server_bytes + usage.server_bytes,
+                tcp_connections: sum.tcp_connections + usage.tcp_connections,
+                shared_connections: sum.shared_connections + usage.shared_connections,
                 short_bytes: sum.short_bytes + usage.short_bytes,
                 recopied_bytes: sum.recopied_bytes + usage.recopied_bytes,
             },

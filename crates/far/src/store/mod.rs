@@ -139,6 +139,9 @@ pub struct StoreUsage {
     pub local_bytes: u64,
     /// Of `stored_bytes`: in servers.
     pub server_bytes: u64,
+    /// Connections for content that were made to servers so far, over TCP and in shared memory.
+    pub tcp_connections: u64,
+    pub shared_connections: u64,
     /// Bytes that are in fewer servers than they should be, and have not been copied again yet.
     pub short_bytes: u64,
     /// Bytes that were copied again so far, because a server was lost.

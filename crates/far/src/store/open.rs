@@ -120,7 +120,8 @@ fn open_servers(
     sector_bytes: usize,
     is_last: bool,
 ) -> Result<Arc<dyn Store>, StoreError> {
-    let is_one = config.scheme == Scheme::ONE;
+    // Of one list of servers each has a part; where members join, each block has a place of its own.
+    let is_one = config.scheme == Scheme::ONE && !config.joins;
     let lost: Lost = match is_one {
         true => Arc::new(|error| crate::fetch::lost(error)),
         false => Arc::new(|_| {}),
@@ -137,6 +138,7 @@ fn open_servers(
         is_redundant: !is_one,
         is_return: false,
         is_followed: !is_last,
+        transport: config.transport,
     };
     if is_one {
         return Ok(Arc::new(TcpStore::connect_with(options)?));

@@ -24,6 +24,7 @@ use hiroma_far_wire::{
     SessionUsage, WireError, check_tenant,
 };
 use hiroma_policy::allocation::AllocationKind;
+use hiroma_sys::transport::SHARED_MEMORY;
 use hiroma_units::{Bytes, Loc};
 
 use self::books::{Books, Leaving, RESERVE_CHUNKS};
@@ -32,7 +33,7 @@ use self::link::{Link, Trouble};
 use self::minder::Minding;
 use super::space::FreezeId;
 use super::{Channel, ForkGuard, Pulse, Purpose, Store, StoreError, StoreUsage};
-use crate::config::{Allocation, StoreSpec};
+use crate::config::{Allocation, StoreSpec, TransportChoice};
 
 /// How long a server may take to answer when the store is opened; nothing is lost yet if it does
 /// not.
@@ -77,6 +78,8 @@ pub struct TcpOptions {
     pub is_return: bool,
     /// Another store takes what these servers have no room for.
     pub is_followed: bool,
+    /// What may carry the connections.
+    pub transport: TransportChoice,
 }
 
 /// The store. See the module documentation.
@@ -102,6 +105,7 @@ struct Shared {
     servers: Vec<ServerAddr>,
     key: Option<Key>,
     timeout: Duration,
+    transport: TransportChoice,
     log: LogLine,
     lost: Lost,
     is_redundant: bool,
@@ -121,6 +125,8 @@ struct Shared {
     frees_waiting: AtomicUsize,
     /// The servers were told that the program has ended.
     left: AtomicBool,
+    /// Connections for content that were made so far: over TCP, and in shared memory.
+    carried: [AtomicU64; 2],
 }
 
 impl TcpStore {
@@ -173,6 +179,7 @@ impl TcpStore {
             servers,
             key,
             timeout: options.timeout.max(TIMEOUT_MIN),
+            transport: options.transport,
             log: options.log,
             lost: options.lost,
             is_redundant: options.is_redundant,
@@ -185,6 +192,7 @@ impl TcpStore {
             short_blocks: AtomicU64::new(0),
             frees_waiting: AtomicUsize::new(0),
             left: AtomicBool::new(false),
+            carried: [const { AtomicU64::new(0) }; 2],
         });
         shared.connect_controls(&[])?;
         minder::start(&shared)?;
@@ -229,6 +237,14 @@ impl Shared {
 
     fn controls(&self) -> MutexGuard<'_, Vec<Link>> {
         self.controls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection was made.
+    fn note_transport(&self, purpose: LinkPurpose, transport: &str) {
+        if purpose != LinkPurpose::Control {
+            let is_shared = transport == SHARED_MEMORY;
+            self.carried[usize::from(is_shared)].fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn next_lane(&self) -> u32 {
@@ -492,6 +508,8 @@ impl Store for TcpStore {
             capacity_bytes: books.capacity_bytes(),
             metadata_bytes: books.metadata_bytes(),
             server_bytes: books.space.occupied_bytes(),
+            tcp_connections: self.shared.carried[0].load(Ordering::Relaxed),
+            shared_connections: self.shared.carried[1].load(Ordering::Relaxed),
             ..StoreUsage::default()
         }
     }
@@ -568,6 +586,7 @@ impl ForkGuard for TcpFork {
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         shared.process.store(std::process::id(), Ordering::SeqCst);
         shared.frees_waiting.store(0, Ordering::SeqCst);
+        shared.carried.iter().for_each(|count| count.store(0, Ordering::SeqCst));
         shared.left.store(false, Ordering::SeqCst);
         // The connections remain the parent's; their descriptor numbers are invalid here, or refer
         // to other files.

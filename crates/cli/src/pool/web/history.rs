@@ -305,6 +305,7 @@ mod tests {
             name: String::new(),
             peer: peer.to_owned(),
             connections: 1,
+            shared_connections: 0,
             used_bytes: 50,
             read_bytes,
             written_bytes: 7,

@@ -463,6 +463,8 @@ impl Books {
             let usage = store.usage();
             sum.stored_bytes += usage.stored_bytes;
             sum.server_bytes += usage.server_bytes;
+            sum.tcp_connections += usage.tcp_connections;
+            sum.shared_connections += usage.shared_connections;
             sum.capacity_bytes = sum.capacity_bytes.saturating_add(usage.capacity_bytes);
             sum.metadata_bytes += usage.metadata_bytes;
         }

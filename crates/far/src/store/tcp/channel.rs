@@ -1,5 +1,6 @@
 //! One thread's access to the servers: a link to each, and the requests in flight on them.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -148,7 +149,7 @@ struct Waiter {
     timer: OwnedFd,
     /// Readable when a request has finished although no socket becomes readable.
     bell: OwnedFd,
-    bell_rung: bool,
+    bell_rung: Cell<bool>,
 }
 
 /// Data of the epoll entries that are not links.
@@ -165,7 +166,7 @@ impl Waiter {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)?;
-        Ok(Waiter { epoll, timer, bell, bell_rung: false })
+        Ok(Waiter { epoll, timer, bell, bell_rung: Cell::new(false) })
     }
 
     fn watch(&self, link: &Link) {
@@ -196,14 +197,14 @@ impl Waiter {
         );
     }
 
-    fn ring(&mut self) {
-        if !self.bell_rung {
-            self.bell_rung = rustix::io::write(&self.bell, &1u64.to_ne_bytes()).is_ok();
+    fn ring(&self) {
+        if !self.bell_rung.get() {
+            self.bell_rung.set(rustix::io::write(&self.bell, &1u64.to_ne_bytes()).is_ok());
         }
     }
 
-    fn was_heard(&mut self) {
-        if std::mem::take(&mut self.bell_rung) {
+    fn was_heard(&self) {
+        if self.bell_rung.take() {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.bell, &mut count);
         }
@@ -278,6 +279,9 @@ impl TcpChannel {
             self.pump();
             if done(self) {
                 return;
+            }
+            if !self.links.iter().all(Link::may_sleep) {
+                continue;
             }
             let timeout = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
             let _ = match &self.waiter {
@@ -422,7 +426,7 @@ impl TcpChannel {
 
     /// Makes the descriptor readable if a request has finished without a socket becoming readable.
     fn ring_if_done(&mut self) {
-        if let (false, Some(waiter)) = (self.requests.done.is_empty(), &mut self.waiter) {
+        if let (false, Some(waiter)) = (self.requests.done.is_empty(), &self.waiter) {
             waiter.ring();
         }
     }
@@ -477,7 +481,7 @@ impl Channel for TcpChannel {
         if !self.is_stale() {
             self.pump();
         }
-        if let Some(waiter) = &mut self.waiter {
+        if let Some(waiter) = &self.waiter {
             waiter.was_heard();
         }
         out.append(&mut self.requests.done);
@@ -485,7 +489,12 @@ impl Channel for TcpChannel {
 
     fn wait_fds(&self) -> Vec<RawFd> {
         match &self.waiter {
-            Some(waiter) => vec![waiter.epoll.as_fd().as_raw_fd()],
+            Some(waiter) => {
+                if !self.links.iter().all(Link::may_sleep) {
+                    waiter.ring();
+                }
+                vec![waiter.epoll.as_fd().as_raw_fd()]
+            }
             None => self
                 .links
                 .iter()

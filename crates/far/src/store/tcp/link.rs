@@ -8,10 +8,11 @@
 
 mod greeting;
 mod part;
+mod rings;
 mod trouble;
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -22,9 +23,11 @@ use hiroma_far_wire::{
     ClientEvent, ClientSession, Frame, HEADER_BYTES, MAX_BODY, Message, Purpose, SessionToken,
     WireError,
 };
+use hiroma_sys::transport::Transport;
 
 pub use self::part::Ask;
 use self::part::Part;
+use self::rings::Stage;
 pub use self::trouble::Trouble;
 use super::Shared;
 use super::channel::Requests;
@@ -62,9 +65,10 @@ enum State {
         since: Instant,
         attempt: Instant,
         pause: Duration,
+        stage: Stage,
     },
     Up {
-        stream: TcpStream,
+        transport: Box<dyn Transport>,
         wire: Box<ClientSession>,
     },
     Dead(StoreError),
@@ -114,6 +118,8 @@ pub struct Link {
     announced: bool,
     /// It has been connected before.
     was_up: bool,
+    /// Shared memory has failed here.
+    stays_with_tcp: bool,
 }
 
 impl Link {
@@ -147,6 +153,7 @@ impl Link {
             changed: false,
             announced: false,
             was_up: false,
+            stays_with_tcp: false,
         }
     }
 
@@ -209,8 +216,19 @@ impl Link {
         match &self.state {
             State::Connecting { stream, .. } => Some((stream.as_fd(), true)),
             State::Greeting { stream, .. } => Some((stream.as_fd(), !self.greeting.is_empty())),
-            State::Up { stream, .. } => Some((stream.as_fd(), self.blocked)),
+            State::Up { transport, .. } => {
+                let for_room = self.blocked && transport.is_socket_writable_when_ready();
+                Some((transport.socket(), for_room))
+            }
             State::Down { .. } | State::Dead(_) => None,
+        }
+    }
+
+    /// Called before a sleep until the socket is ready. False: there is something to do already.
+    pub fn may_sleep(&self) -> bool {
+        match &self.state {
+            State::Up { transport, .. } if self.is_busy() => transport.may_sleep(self.blocked),
+            _ => true,
         }
     }
 
@@ -320,6 +338,9 @@ impl Link {
     }
 
     fn pump_up(&mut self, requests: &mut Requests, look_at_idle: bool) -> Result<(), Trouble> {
+        if let (true, State::Up { transport, .. }) = (look_at_idle, &mut self.state) {
+            transport.look();
+        }
         self.send(requests)?;
         if self.sent > 0 || look_at_idle || !self.stash.is_empty() {
             self.receive(requests)?;
@@ -349,7 +370,7 @@ impl Link {
     }
 
     fn send(&mut self, requests: &Requests) -> Result<(), Trouble> {
-        let State::Up { stream, wire } = &mut self.state else { return Ok(()) };
+        let State::Up { transport, wire } = &mut self.state else { return Ok(()) };
         self.blocked = false;
         while self.sent < self.parts.len() {
             let batch = self.parts.range(self.sent..).take(BATCH);
@@ -374,7 +395,7 @@ impl Link {
                     *slice = IoSlice::new(&bytes[skipped..]);
                 }
             }
-            let mut taken = match (&*stream).write_vectored(&slices[..2 * batch.len()]) {
+            let mut taken = match transport.send(&slices[..2 * batch.len()], false) {
                 Ok(0) => {
                     return Err(Trouble::Broken("the connection takes no more bytes".to_owned()));
                 }
@@ -409,7 +430,7 @@ impl Link {
                 return Ok(());
             }
             let front = self.front_read();
-            let State::Up { stream, wire } = &mut self.state else { return Ok(()) };
+            let State::Up { transport, wire } = &mut self.state else { return Ok(()) };
             let missing = wire.missing();
             let mut head = [0; HEADER_BYTES + MAX_BODY];
             let mut tail = [0; HEADER_BYTES];
@@ -429,7 +450,7 @@ impl Link {
                 IoSliceMut::new(target),
                 IoSliceMut::new(&mut tail),
             ];
-            let received = match (&*stream).read_vectored(&mut slices) {
+            let received = match transport.receive(&mut slices, false) {
                 Ok(0) => {
                     return Err(Trouble::Broken("the server closed the connection".to_owned()));
                 }

@@ -1,6 +1,7 @@
 //! Tests with real servers on loopback.
 
 pub(crate) mod proxy;
+mod shared;
 mod trouble;
 
 use std::sync::{Arc, Mutex};
@@ -45,6 +46,7 @@ pub(crate) fn store_options(servers: &[&ServerHandle]) -> TcpOptions {
         is_redundant: false,
         is_return: false,
         is_followed: false,
+        transport: TransportChoice::Auto,
     }
 }
 
@@ -69,6 +71,8 @@ fn through(proxy: &Proxy) -> TcpOptions {
         is_redundant: false,
         is_return: false,
         is_followed: false,
+        // Shared memory would not pass through the proxy.
+        transport: TransportChoice::Tcp,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hiroma_far_wire::{
@@ -9,10 +10,13 @@ use hiroma_far_wire::{
     WireError,
 };
 use hiroma_sys::sockets;
+use hiroma_sys::transport::Transport;
+use hiroma_sys::transport::tcp::Tcp;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Resource, getrlimit};
 
+use super::rings::Stage;
 use super::{ATTEMPT_MAX, Link, PAUSE_MIN, State, Trouble};
 use crate::store::StoreError;
 use crate::store::tcp::{ServerAddr, Shared};
@@ -37,7 +41,7 @@ impl Shared {
 
 /// What a refusal by the server at one of the addresses means. Once there is a session, another address
 /// of the name may be that of another server, which knows nothing of it.
-fn refusal(shared: &Shared, server: usize, addr: usize, error: &WireError) -> Trouble {
+pub(super) fn refusal(shared: &Shared, server: usize, addr: usize, error: &WireError) -> Trouble {
     let opened = shared.books().servers[server].addr;
     match shared.refusal(server, error) {
         Trouble::Fatal(_) if opened.is_some_and(|opened| opened != addr) => {
@@ -109,8 +113,14 @@ impl Link {
                 let State::Connecting { stream, since, attempt, pause } = self.take_state() else {
                     return Ok(());
                 };
-                self.state =
-                    State::Greeting { stream, wire: Box::new(wire), since, attempt, pause };
+                self.state = State::Greeting {
+                    stream,
+                    wire: Box::new(wire),
+                    since,
+                    attempt,
+                    pause,
+                    stage: Stage::Opening,
+                };
                 (self.changed, self.was_accepted) = (true, true);
             }
         }
@@ -152,7 +162,7 @@ impl Link {
                         message.encode(version, 0, &mut self.greeting);
                     }
                 }
-                Some(ClientEvent::Frame(frame)) => self.opened(frame)?,
+                Some(ClientEvent::Frame(frame)) => self.greeted(frame)?,
             }
         }
         if !matches!(self.state, State::Up { .. }) && now.duration_since(attempt) > ATTEMPT_MAX {
@@ -161,6 +171,14 @@ impl Link {
             ));
         }
         Ok(())
+    }
+
+    /// Handles an answer to what was said after the greeting.
+    fn greeted(&mut self, frame: Frame) -> Result<(), Trouble> {
+        match &self.state {
+            State::Greeting { stage: Stage::Opening, .. } => self.opened(frame),
+            _ => self.go_on_with_rings(frame.message),
+        }
     }
 
     fn opened(&mut self, frame: Frame) -> Result<(), Trouble> {
@@ -183,19 +201,30 @@ impl Link {
             }
         }
         self.attempts = 0;
+        if self.ask_for_rings() {
+            return Ok(());
+        }
         let State::Greeting { stream, wire, .. } = self.take_state() else { return Ok(()) };
+        self.go_up(Box::new(Tcp(Arc::new(stream))), wire);
+        Ok(())
+    }
+
+    /// The connection can be used.
+    pub(super) fn go_up(&mut self, transport: Box<dyn Transport>, wire: Box<ClientSession>) {
+        self.shared.note_transport(self.purpose, transport.name());
         (self.sent, self.sent_bytes, self.received, self.blocked) = (0, 0, 0, false);
         self.stash.clear();
-        self.state = State::Up { stream, wire };
+        self.state = State::Up { transport, wire };
+        // Another socket may have to be watched.
+        self.changed = true;
         self.was_up = true;
         self.last_progress = Instant::now();
         self.heard = self.last_progress;
         self.announce_return();
-        Ok(())
     }
 
     /// Takes the state, to build the next one from its parts.
-    fn take_state(&mut self) -> State {
+    pub(super) fn take_state(&mut self) -> State {
         let now = Instant::now();
         std::mem::replace(
             &mut self.state,
