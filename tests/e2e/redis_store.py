@@ -4,6 +4,7 @@ import contextlib
 import os
 import pathlib
 import signal
+import subprocess
 import time
 
 from failures import Sweep
@@ -191,16 +192,40 @@ print("right")
     wait_for(lambda: server.keys() == 0, 4, "nothing is left after the expiry")
 
 
+def over_tls(bench):
+    """Certificates on both sides, and a server that answers over TLS."""
+    openssl = need("openssl", "openssl")
+    place = bench.file("certificates")
+    place.mkdir()
+
+    def made(*arguments):
+        subprocess.run([openssl, *arguments], cwd=place, check=True, capture_output=True, timeout=60)
+
+    made("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem")
+    (place / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for name in ["server", "client"]:
+        made("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        made("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names",
+             "-out", f"{name}.pem")
+    port = free_port()
+    server = Server(bench, "--tls-port", str(port), "--tls-cert-file", place / "server.pem", "--tls-key-file", place / "server.key",
+                    "--tls-ca-cert-file", place / "ca.pem", "--tls-auth-clients", "yes")
+    files = f"ca={place}/ca.pem&cert={place}/client.pem&key={place}/client.key"
+    Sweep(bench, 192, 48, ["--store", f"rediss://127.0.0.1:{port}?{files}"], rounds=3).ends_right()
+    want(server.keys() == 0, f"{server.keys()} keys are left")
+
+
 REFUSED = {
     "policy": (["--maxmemory-policy", "allkeys-lru"], "redis://127.0.0.1:PORT", ["allkeys-lru", "noeviction"]),
     "password": ([], "redis://:wrong@127.0.0.1:PORT", ["password is wrong"]),
     "nobody": ([], "redis://127.0.0.1:1", ["cannot connect", "redis-server"]),
-    "tls": ([], "rediss://127.0.0.1:PORT", ["TLS is not supported"]),
+    "tls": ([], "rediss://127.0.0.1:PORT", ["with TLS at this port"]),
 }
 
 TESTS = {
     "redis-store-sort": lambda bench: sort(bench, None),
     "redis-store-sort-password": lambda bench: sort(bench, "open-sesame"),
+    "redis-store-tls": over_tls,
     "redis-store-killed": killed,
     "redis-store-hangs": hangs,
     "redis-store-pauses": pauses,

@@ -18,6 +18,7 @@ mod line;
 mod pool;
 #[cfg(test)]
 mod tests;
+mod tls;
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,6 +33,7 @@ use self::address::RedisAddress;
 use self::books::Books;
 use self::line::{Facts, Failed};
 use self::pool::{Pool, RedisChannel};
+use self::tls::Tls;
 use super::background::Background;
 use super::space::FreezeId;
 use super::tcp::{LogLine, Lost, look_up};
@@ -74,6 +76,8 @@ struct Shared {
     /// How to connect, but for the address. It is read from the text once: that makes a hash map with
     /// random keys, and the threads of the store must not ask the C library for those.
     connection: ConnectionInfo,
+    /// With TLS, what that needs.
+    tls: Option<Tls>,
     addrs: Vec<SocketAddr>,
     timeout: Duration,
     ttl: Duration,
@@ -114,9 +118,12 @@ impl RedisStore {
             return Err(config(format!("size={} leaves no room", size.unwrap_or(0))));
         }
         let connection = address.login().map_err(config)?;
+        let tls = address.tls().map(|files| Tls::new(&address.host(), files));
+        let tls = tls.transpose().map_err(config)?;
         let shared = Arc::new(Shared {
             name,
             connection,
+            tls,
             addrs,
             timeout,
             ttl,
@@ -181,9 +188,12 @@ impl Shared {
         match line::open(self, FIRST_ANSWER_MAX.min(self.timeout)) {
             Ok((_, facts)) => Ok(facts),
             Err(Failed::Fatal(error)) => Err(error),
-            Err(Failed::Broken(reason)) => Err(self.refused(format!(
-                "cannot connect ({reason}); start redis-server there, or leave this store out"
-            ))),
+            Err(Failed::Broken(reason)) => {
+                let port = if self.tls.is_some() { ", with TLS at this port" } else { "" };
+                Err(self.refused(format!(
+                    "cannot connect ({reason}); start redis-server there{port}, or leave this store out"
+                )))
+            }
             Err(Failed::PutOff(said)) => {
                 Err(self.refused(format!("it says {said}: try again when that is over")))
             }

@@ -1,4 +1,5 @@
-//! `redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE]`.
+//! `redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE]`; over TLS
+//! `rediss://`, with `ca=FILE&cert=FILE&key=FILE` in addition.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -22,6 +23,18 @@ pub struct RedisAddress {
     pub ttl: Option<Duration>,
     /// The file with the password: the list of processes shows command lines to everybody.
     password_file: Option<PathBuf>,
+    /// Files for TLS, if it is to be used.
+    tls: Option<TlsFiles>,
+}
+
+/// Files with certificates and a key, all PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// Of the authorities that may have made the server's certificate; else the system's.
+    pub ca: Option<PathBuf>,
+    /// The client's certificate and private key, where the server wants to see one.
+    pub cert: Option<PathBuf>,
+    pub key: Option<PathBuf>,
 }
 
 /// Why an address is invalid. The text contains no password.
@@ -29,7 +42,7 @@ pub struct RedisAddress {
 #[error("not the address of a Redis server: {0}; write {FORM}")]
 pub struct RedisAddressError(String);
 
-const FORM: &str = "redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE], with % and two hexadecimal digits for special characters in a password";
+const FORM: &str = "redis://[USER:PASSWORD@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE], with % and two hexadecimal digits for special characters in a password; with TLS rediss://HOST[?ca=FILE&cert=FILE&key=FILE]";
 
 impl RedisAddress {
     /// Whether `text` can only be meant as such an address.
@@ -59,16 +72,37 @@ impl RedisAddress {
         Ok(connection.set_redis_settings(settings))
     }
 
-    /// The same with the path of its password's file changed, if it has one.
+    /// The same with the paths of its files changed, if it has any.
     ///
     /// # Errors
     /// Those of `change`.
-    pub fn with_password_file<E>(
+    pub fn with_files<E>(
         mut self,
-        change: impl FnOnce(&Path) -> Result<PathBuf, E>,
+        change: impl Fn(&Path) -> Result<PathBuf, E>,
     ) -> Result<Self, E> {
-        self.password_file = self.password_file.as_deref().map(change).transpose()?;
+        let tls = self.tls.as_mut().map(|tls| [&mut tls.ca, &mut tls.cert, &mut tls.key]);
+        let files = tls.into_iter().flatten().chain([&mut self.password_file]);
+        for file in files.filter_map(Option::as_mut) {
+            *file = change(file)?;
+        }
         Ok(self)
+    }
+
+    /// Files for TLS, if it is to be used.
+    pub fn tls(&self) -> Option<&TlsFiles> {
+        self.tls.as_ref()
+    }
+
+    /// Name or address of the server.
+    pub fn host(&self) -> String {
+        match self.connection().addr() {
+            ConnectionAddr::Tcp(host, _) => host.clone(),
+            _ => unreachable!("other kinds are refused when it is made"),
+        }
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "rediss" } else { "redis" }
     }
 
     /// `HOST:PORT`.
@@ -83,8 +117,8 @@ impl RedisAddress {
     /// The text for messages: without user and password.
     pub fn shown(&self) -> String {
         match self.connection().redis_settings().db() {
-            0 => format!("redis://{}", self.server()),
-            db => format!("redis://{}/{db}", self.server()),
+            0 => format!("{}://{}", self.scheme(), self.server()),
+            db => format!("{}://{}/{db}", self.scheme(), self.server()),
         }
     }
 
@@ -115,9 +149,23 @@ impl RedisAddress {
                 self.ttl = Some(ttl);
             }
             "password-file" => self.password_file = Some(self.file(value)?),
+            "ca" | "cert" | "key" => {
+                let Some(tls) = &mut self.tls else {
+                    return Err(format!("{name}= is for TLS: write rediss://"));
+                };
+                if value.is_empty() {
+                    return Err(format!("{name}= names no file"));
+                }
+                let file = match name {
+                    "ca" => &mut tls.ca,
+                    "cert" => &mut tls.cert,
+                    _ => &mut tls.key,
+                };
+                *file = Some(PathBuf::from(value));
+            }
             _ => {
                 return Err(format!(
-                    "`{name}` is not an option: there are size, ttl and password-file"
+                    "`{name}` is not an option: there are size, ttl and password-file, and with TLS ca, cert and key"
                 ));
             }
         }
@@ -131,19 +179,18 @@ impl FromStr for RedisAddress {
     fn from_str(text: &str) -> Result<Self, RedisAddressError> {
         let (base, options) = text.split_once('?').unwrap_or((text, ""));
         let scheme = base.split_once("://").map_or("", |(scheme, _)| scheme);
-        if scheme == "rediss" || scheme == "valkeys" {
-            return Err(RedisAddressError(
-                "TLS is not supported; use redis:// through a tunnel (stunnel, ssh -L, WireGuard)"
-                    .to_owned(),
-            ));
-        }
-        if scheme != "redis" && scheme != "valkey" {
+        let tls = ["rediss", "valkeys"].contains(&scheme).then(TlsFiles::default);
+        if tls.is_none() && scheme != "redis" && scheme != "valkey" {
             return Err(RedisAddressError(format!("{scheme}:// is not supported")));
         }
+        let plain = &scheme[..scheme.len() - usize::from(tls.is_some())];
+        let base = &format!("{plain}{}", &base[scheme.len()..]);
         // The client's own words, which name the part and do not repeat it.
-        base.into_connection_info().map_err(|error| RedisAddressError(error.to_string()))?;
+        base.as_str()
+            .into_connection_info()
+            .map_err(|error| RedisAddressError(error.to_string()))?;
         let mut address =
-            RedisAddress { base: base.to_owned(), size: None, ttl: None, password_file: None };
+            RedisAddress { base: base.to_owned(), size: None, ttl: None, password_file: None, tls };
         for option in options.split('&').filter(|option| !option.is_empty()) {
             let (name, value) = option.split_once('=').unwrap_or((option, ""));
             address.option(name, value).map_err(RedisAddressError)?;
@@ -158,9 +205,16 @@ impl fmt::Display for RedisAddress {
         let ttl = self.ttl.map(|ttl| format!("ttl={}ms", ttl.as_millis()));
         let file = self.password_file.as_ref();
         let file = file.map(|file| format!("password-file={}", file.display()));
-        let options: Vec<String> = size.into_iter().chain(ttl).chain(file).collect();
+        let tls = self.tls.iter().flat_map(|tls| {
+            let named = [("ca", &tls.ca), ("cert", &tls.cert), ("key", &tls.key)];
+            named.map(|(name, file)| Some(format!("{name}={}", file.as_ref()?.display())))
+        });
+        let options: Vec<String> =
+            size.into_iter().chain(ttl).chain(file).chain(tls.flatten()).collect();
         let mark = if options.is_empty() { "" } else { "?" };
-        write!(f, "{}{mark}{}", self.base, options.join("&"))
+        let (scheme, rest) = self.base.split_once("://").unwrap_or(("redis", &self.base));
+        let secure = if self.tls.is_some() { "s" } else { "" };
+        write!(f, "{scheme}{secure}://{rest}{mark}{}", options.join("&"))
     }
 }
 
@@ -211,14 +265,26 @@ mod tests {
         let login = address.login().unwrap();
         let settings = login.redis_settings();
         assert_eq!((settings.username(), settings.password()), (Some("me"), Some("s,c%&ret")));
-        let moved = address.with_password_file(|_| Ok::<_, ()>("/else".into())).unwrap();
+        let moved = address.with_files(|_| Ok::<_, ()>("/else".into())).unwrap();
         assert!(moved.to_string().ends_with("password-file=/else"));
+    }
+
+    #[test]
+    fn tls_has_files_of_its_own() {
+        let text = "rediss://:word@host:1/2?size=4096&ca=ca.pem&cert=c.pem&key=k.pem";
+        let address: RedisAddress = text.parse().unwrap();
+        assert_eq!((address.to_string().as_str(), address.host().as_str()), (text, "host"));
+        assert_eq!(address.shown(), "rediss://host:1/2");
+        let moved = address.with_files(|file| Ok::<_, ()>(Path::new("/at").join(file))).unwrap();
+        assert_eq!(moved.tls().unwrap().key.as_deref(), Some(Path::new("/at/k.pem")));
+        assert!("valkeys://host".parse::<RedisAddress>().unwrap().tls().is_some());
     }
 
     #[test]
     fn invalid_addresses_are_refused_in_words() {
         for (text, reason) in [
-            ("rediss://host", "TLS is not supported"),
+            ("redis://host?ca=/ca.pem", "ca= is for TLS: write rediss://"),
+            ("rediss://host?key=", "names no file"),
             ("redis+cluster://host", "redis+cluster:// is not supported"),
             ("redis://", "write redis://"),
             ("redis://host/x", "Invalid database number"),

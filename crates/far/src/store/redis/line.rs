@@ -1,12 +1,16 @@
 //! A connection to the server that is made again when it breaks.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
 
-use redis::{Client, Cmd, Connection, ConnectionAddr, ConnectionLike, RedisError, Value, cmd};
+use redis::{
+    Client, Cmd, Connection, ConnectionAddr, ConnectionLike, RedisError, RedisResult, Value, cmd,
+};
 
 use super::Shared;
+use super::tls::TlsConnection;
 use crate::store::StoreError;
 
 /// How long to wait before another attempt to connect.
@@ -44,7 +48,7 @@ pub enum Failed {
 /// One thread's connection.
 pub struct Line {
     shared: Arc<Shared>,
-    connection: Option<Connection>,
+    connection: Option<Link>,
     /// The server's number of the connection, or of the one that broke.
     id: Option<i64>,
     /// Forks wait for this thread: it does not wait for a server that puts it off.
@@ -148,10 +152,11 @@ impl Line {
         }
         let connection = self.connection.as_mut().expect("just connected");
         let broken = |error: RedisError| Failed::Broken(error.to_string());
-        connection.set_read_timeout(Some(left)).map_err(broken)?;
-        connection.set_write_timeout(Some(left)).map_err(broken)?;
-        let values =
-            connection.req_packed_commands(&batch.packed, 0, batch.count).map_err(broken)?;
+        connection.set_timeout(left).map_err(broken)?;
+        let values = connection
+            .commands()
+            .req_packed_commands(&batch.packed, 0, batch.count)
+            .map_err(broken)?;
         // All of them are sent again then: each may be executed twice.
         match values.iter().find_map(passing) {
             Some(said) => Err(Failed::PutOff(said)),
@@ -163,7 +168,7 @@ impl Line {
         let (mut connection, facts) = open(&self.shared, left.min(CONNECT_MAX))?;
         self.shared.is_same(&facts).map_err(Failed::Fatal)?;
         let shared = &self.shared;
-        let mut number = |command: &Cmd, doing| match connection.req_command(command) {
+        let mut number = |command: &Cmd, doing| match connection.commands().req_command(command) {
             Ok(Value::Int(number)) => Ok(number),
             Ok(other) if passing(&other).is_some() => {
                 Err(Failed::PutOff(passing(&other).unwrap_or_default()))
@@ -184,9 +189,50 @@ impl Line {
     }
 }
 
+/// A connection, with or without TLS.
+pub enum Link {
+    Plain(Connection),
+    Secure(Box<TlsConnection>),
+}
+
+impl Link {
+    fn open(shared: &Shared, addr: SocketAddr, timeout: Duration) -> RedisResult<Link> {
+        if let Some(tls) = &shared.tls {
+            return tls
+                .connect(addr, &shared.connection, timeout)
+                .map(|link| Link::Secure(Box::new(link)));
+        }
+        let at = ConnectionAddr::Tcp(addr.ip().to_string(), addr.port());
+        let client = Client::open(shared.connection.clone().set_addr(at))?;
+        client.get_connection_with_timeout(timeout).map(Link::Plain)
+    }
+
+    fn commands(&mut self) -> &mut dyn ConnectionLike {
+        match self {
+            Link::Plain(connection) => connection,
+            Link::Secure(connection) => &mut **connection,
+        }
+    }
+
+    fn set_timeout(&self, timeout: Duration) -> RedisResult<()> {
+        match self {
+            Link::Plain(connection) => {
+                connection.set_read_timeout(Some(timeout))?;
+                connection.set_write_timeout(Some(timeout))
+            }
+            Link::Secure(connection) => connection.set_timeout(timeout),
+        }
+    }
+}
+
 /// Whether the server has said nothing about it.
 fn is_of_connection(error: &RedisError) -> bool {
     error.is_io_error() || error.is_connection_dropped() || error.is_timeout()
+}
+
+/// Whether the server has refused TLS.
+fn is_alert(error: &RedisError) -> bool {
+    error.to_string().contains("received fatal alert")
 }
 
 /// What the server says, if it is an error that passes.
@@ -228,27 +274,22 @@ impl Facts {
 }
 
 /// Connects, logs in and asks what kind of server it is.
-pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), Failed> {
+pub fn open(shared: &Shared, timeout: Duration) -> Result<(Link, Facts), Failed> {
     let refused =
         |reason: String| Failed::Fatal(StoreError::Refused { store: shared.name.clone(), reason });
     let mut last = "the name stands for no address".to_owned();
-    for addr in &shared.addrs {
-        let at = ConnectionAddr::Tcp(addr.ip().to_string(), addr.port());
-        let opened = Client::open(shared.connection.clone().set_addr(at))
-            .and_then(|client| client.get_connection_with_timeout(timeout));
-        let mut connection = match opened {
+    for &addr in &shared.addrs {
+        let mut connection = match Link::open(shared, addr, timeout) {
             Ok(connection) => connection,
-            Err(error) if is_of_connection(&error) => {
+            Err(error) if is_of_connection(&error) && !is_alert(&error) => {
                 last = error.to_string();
                 continue;
             }
             Err(error) if is_passing(&error) => return Err(Failed::PutOff(said(&error))),
             Err(error) => return Err(refused(login_error(&said(&error)))),
         };
-        let set = connection
-            .set_read_timeout(Some(timeout))
-            .and_then(|()| connection.set_write_timeout(Some(timeout)));
-        let told = set.and_then(|()| connection.req_command(&cmd("INFO")));
+        let set = connection.set_timeout(timeout);
+        let told = set.and_then(|()| connection.commands().req_command(&cmd("INFO")));
         return match told {
             Ok(value) if passing(&value).is_some() => {
                 Err(Failed::PutOff(passing(&value).unwrap_or_default()))
@@ -261,6 +302,8 @@ pub fn open(shared: &Shared, timeout: Duration) -> Result<(Connection, Facts), F
                 Some(facts) => Ok((connection, facts)),
                 None => Err(refused("INFO has no readable answer".to_owned())),
             },
+            // TLS 1.3: the server looks at the client's certificate after the handshake.
+            Err(error) if is_alert(&error) => Err(refused(login_error(&error.to_string()))),
             Err(error) if is_of_connection(&error) => Err(Failed::Broken(error.to_string())),
             Err(error) if is_passing(&error) => Err(Failed::PutOff(said(&error))),
             Err(error) => Err(refused(login_error(&said(&error)))),
@@ -275,7 +318,17 @@ fn said(error: &RedisError) -> String {
 
 /// What to do about a refusal.
 fn login_error(text: &str) -> String {
-    let advice = if text.contains("NOAUTH") {
+    let advice = if text.contains("CertificateRequired") || text.contains("HandshakeFailure") {
+        "it wants to see a certificate of the client: write rediss://HOST?cert=FILE&key=FILE"
+    } else if text.contains("received fatal alert") {
+        "it does not accept the client's certificate: cert=FILE has to be of the authority that it trusts"
+    } else if text.contains("UnknownIssuer") || text.contains("BadSignature") {
+        "the authority that made its certificate is not known here: name the authority's own with rediss://HOST?ca=FILE"
+    } else if text.contains("NotValidForName") || text.contains("not valid for name") {
+        "its certificate is for another name: write that name as HOST"
+    } else if text.contains("InvalidContentType") || text.contains("corrupt message") {
+        "it does not speak TLS at this port: write the port that does, or redis://"
+    } else if text.contains("NOAUTH") {
         "it requires a password: write redis://:PASSWORD@HOST, or redis://HOST?password-file=FILE"
     } else if text.contains("WRONGPASS") || text.contains("invalid") || text.contains("Password") {
         "the user or the password is wrong: write redis://[USER]:PASSWORD@HOST, with %XX for special characters, or redis://[USER@]HOST?password-file=FILE"

@@ -1,5 +1,7 @@
 //! Tests with real servers on loopback.
 
+mod tls;
+
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
