@@ -4,10 +4,7 @@ import functools
 import os
 import random
 
-from harness import JOBS, MIB, Skip, compile_job, need, want
-
-# Debian's own interpreter: the one that its NumPy belongs to.
-PYTHON = "/usr/bin/python3"
+from harness import JOBS, MIB, PYTHON, Skip, compile_job, need, want
 
 
 def summary(native, far):

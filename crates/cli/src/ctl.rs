@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Changes the limit if one is given, then shows the statistics.
 pub fn main(args: Args) -> Result<ExitCode> {
-    let limit = args.local.map(local_limit).transpose()?;
+    let limit = args.local.map(|local| local_limit("--local", local)).transpose()?;
     let pages = find_pages(args.pid)?;
     if let Some(limit) = limit {
         set_limit(&pages, limit)?;
@@ -123,8 +123,11 @@ fn known_dir(owner: u32, pid: u32) -> Option<std::path::PathBuf> {
 fn set_limit(pages: &[(u32, ControlPage)], limit: Bytes) -> Result<()> {
     pages.iter().for_each(|(_, page)| page.request_limit(limit.0));
     let deadline = Instant::now() + PATIENCE;
+    // `hiroma run` replaces the request where a total leaves less.
     let in_force = |(pid, page): &(u32, ControlPage)| {
-        page.get(Counter::LimitBytes) == limit.0 || !processes::is_alive(*pid)
+        page.get(Counter::LimitBytes) == limit.0
+            || page.requested_limit() != Some(limit.0)
+            || !processes::is_alive(*pid)
     };
     while let Some((pid, _)) = pages.iter().find(|page| !in_force(page)) {
         if Instant::now() > deadline {

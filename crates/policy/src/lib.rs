@@ -25,10 +25,12 @@
 //! | [`lending`] | how much memory a machine lends, and how much of it a tenant gets |
 //! | [`huge`] | which 2 MiB of a process become a huge page |
 //! | [`reclaim`] | when file cache is reclaimed before the kernel has to |
+//! | [`budget`] | how the local memory of a run is divided among its processes |
 //! | [`pace`] | when work may continue that is limited to a share of a processor |
 //! | [`placement`] | which node of a cluster keeps a page, and how nodes learn about free memory |
 
 pub mod allocation;
+pub mod budget;
 pub mod clusters;
 pub mod crowd;
 pub mod duplication;

@@ -3,6 +3,7 @@
 //! report about the run. `hiroma run` and `hiroma quiet run` put these together.
 
 pub mod accessed;
+pub mod budget;
 pub mod herald;
 pub mod loss;
 pub mod metrics;

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use hiroma_far::control::{Counter, Snapshot, Waited};
 use hiroma_metrics::{Distribution, Labels, Source, Unit, Writer};
+use hiroma_sys::transport;
 use hiroma_units::Nanos;
 
 use crate::watch::{Seen, Watch};
@@ -80,6 +81,13 @@ fn stores(writer: &mut Writer, living: &[(&u32, &Seen)]) -> fmt::Result {
     ];
     let kinds = kinds.map(|(kind, bytes)| (label("store", kind), bytes));
     writer.gauge("stored", "Bytes in use in stores", Some(Unit::Bytes), kinds)?;
+    let made: [(&str, u64); 2] = [
+        (transport::TCP, sum(|of| of.stores.tcp_connections)),
+        (transport::SHARED_MEMORY, sum(|of| of.stores.shared_connections)),
+    ];
+    let made = made.map(|(kind, count)| (label("transport", kind), count));
+    let help = "Connections for content that were made to servers";
+    writer.gauge("server_connections", help, None, made)?;
     let short: u64 = sum(|of| of.stores.short_bytes);
     let help = "Bytes with fewer copies or pieces than wanted, which are made again";
     writer.gauge("copies_missing", help, Some(Unit::Bytes), [(vec![], short)])?;

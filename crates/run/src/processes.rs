@@ -66,6 +66,14 @@ pub fn owner(pid: u32) -> io::Result<u32> {
     Ok(fs::metadata(format!("/proc/{pid}"))?.uid())
 }
 
+/// Processor time of process `pid` (its number in the run) in ns, to the tick of the kernel. 0: it has
+/// ended.
+pub fn run_ns(pid: u32) -> u64 {
+    let Some(stat) = elsewhere::here(pid).and_then(proc::stat) else { return 0 };
+    let ticks = |field| proc::field::<u64>(&stat, field).unwrap_or(0);
+    (ticks(proc::USER) + ticks(proc::SYSTEM)) * proc::tick_ns()
+}
+
 /// Parent and state of process `pid`.
 fn status(pid: u32) -> Option<(u32, char)> {
     let stat = proc::stat(pid)?;

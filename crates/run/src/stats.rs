@@ -67,10 +67,15 @@ impl Report<'_> {
             count => format!(" in {count} processes"),
         };
         let scheme = self.config.scheme;
+        let transport = total.stores.transport();
         let kept = match (scheme.is_cut(), scheme.pieces()) {
-            (false, 1) => String::new(),
-            (true, _) => format!(" (in servers: parity {scheme})"),
-            (false, _) => format!(" (in servers: {scheme})"),
+            (false, 1) if transport.is_empty() => String::new(),
+            (false, 1) => format!(" (in servers, by {transport})"),
+            (is_cut, _) => {
+                let parity = if is_cut { "parity " } else { "" };
+                let by = if transport.is_empty() { "" } else { ", by " };
+                format!(" (in servers: {parity}{scheme}{by}{transport})")
+            }
         };
         let missing = match self.watch.short_bytes_max() {
             0 => String::new(),
@@ -174,6 +179,9 @@ fn counts_json(snapshot: &Snapshot) -> Map<String, Value> {
     }
     object.insert("copies_missing_bytes".to_owned(), snapshot.stores.short_bytes.into());
     object.insert("recopied_bytes".to_owned(), snapshot.stores.recopied_bytes.into());
+    let made = [snapshot.stores.tcp_connections, snapshot.stores.shared_connections];
+    object.insert("connections_tcp".to_owned(), made[0].into());
+    object.insert("connections_shared_memory".to_owned(), made[1].into());
     object.insert("waiting_ns".to_owned(), snapshot.waited(Waited::AnyFar).0.into());
     object.insert("waking_costs".to_owned(), json!(snapshot.costs));
     object.insert("miss_ratio_curve".to_owned(), curve_json(snapshot));

@@ -25,6 +25,7 @@ use rustix::process::Pid;
 use hiroma_command::{Failure, refuse, show};
 use hiroma_metrics::{Endpoint, registry_of};
 use hiroma_run::accessed::Reader;
+use hiroma_run::budget::Divider;
 use hiroma_run::herald::{self, Herald};
 use hiroma_run::metrics::Figures;
 use hiroma_run::outside::Outside;
@@ -90,6 +91,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         start_failure(&program, &error)
     })?;
     let herald = Herald::start(dir.path().to_owned(), Arc::clone(&watch), child.id());
+    let divider = Divider::start(&config, dir.path());
     let follower = following.map(|following| Follower::start(following, dir.path()));
     let sampler = args.report.is_some().then(|| Sampler::start(Arc::clone(&watch), start));
     let progress = args.progress.and_then(|when| Progress::start(when, Arc::clone(&watch)));
@@ -100,6 +102,7 @@ pub fn main(args: Args) -> Result<ExitCode> {
         .context("cannot wait for the program")?;
     let elapsed = start.elapsed();
     herald.stop();
+    drop(divider);
     processes::await_pager(dir.path(), child.id());
     drop(follower);
     let unreadable = reader.and_then(Reader::stop);

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use hiroma_command::{refuse, show};
 use hiroma_far::config::{
     Allocation, BlockSize, Config, ConfigError, FAULT_THREADS_MAX, LOCAL_MIN, PathChoice,
-    ReplacementKind, Seal, StoreSpec, parse_stores,
+    ReplacementKind, Seal, StoreSpec, TransportChoice, parse_stores,
 };
 use hiroma_far::store::replicated::SERVERS_MAX;
 use hiroma_far_wire::check_tenant;
@@ -37,16 +37,21 @@ use crate::pool::Way;
 pub struct Args {
     /// Local memory limit per process: managed memory including compressed memory, buffers and
     /// tables. A size (512M, 1G), or a share of the machine's memory or the cgroup's limit,
-    /// whichever is smaller (25%)
-    #[arg(long, value_name = "SIZE", default_value = "50%", allow_hyphen_values = true)]
-    local: SizeSpec,
+    /// whichever is smaller (25%) [default: that of --total, or 50%]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    local: Option<SizeSpec>,
+    /// Local memory limit of all processes together. It is divided among them while they run: most
+    /// goes where it saves most waiting, and each keeps at least 16M [default: 75%]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    total: Option<SizeSpec>,
     /// Stores for far memory, in the order in which they are filled: compressed (within --local: a
     /// sixteenth of it at first, a quarter if the data packs four to one, then adjusted to reduce
     /// waiting; seven eighths if no other store follows; data that does not compress goes to the
     /// next store), compressed:SIZE (SIZE in addition to --local), file:DIR[:SIZE] (default size:
     /// all free space there, less a twentieth), tcp://HOST:PORT[,HOST:PORT...] (all that the
     /// servers lend), redis://[USER@]HOST[:PORT][/DB][?size=SIZE&ttl=TIME&password-file=FILE] (a
-    /// Redis or Valkey server with the policy noeviction; default size: up to its maxmemory)
+    /// Redis or Valkey server with the policy noeviction; default size: up to its maxmemory; with
+    /// TLS rediss://HOST[?ca=FILE&cert=FILE&key=FILE])
     #[arg(long, value_name = "LIST", default_value = DEFAULT_STORES, default_value_if("pool", clap::builder::ArgPredicate::IsPresent, None))]
     store: Option<StoreList>,
     /// Far memory in the members of a pool: any member (HOST:PORT[,...]) is asked for all of them.
@@ -80,6 +85,10 @@ pub struct Args {
     /// (for trusted networks)
     #[arg(long, value_enum, default_value = "auto")]
     seal: Sealing,
+    /// What carries connections to servers: auto (memory that both share, with servers on this
+    /// machine; TCP with others), or tcp
+    #[arg(long, value_enum, default_value = "auto")]
+    transport: Carrier,
     /// Disable prefetching
     #[arg(long)]
     no_prefetch: bool,
@@ -96,9 +105,9 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = parse_time)]
     fault_timeout: Duration,
     /// A process has no pager until it uses this much memory, at most half of the limit (by default
-    /// half of the limit, but not more than 1G): until then it starts, forks and touches memory as
-    /// fast as without `hiroma run`. What it had before is then managed too. 0: a pager from the
-    /// start, as with servers, and with fixed blocks
+    /// half of the limit or a quarter of --total, but not more than 1G): until then it starts, forks
+    /// and touches memory as fast as without `hiroma run`. What it had before is then managed too. 0:
+    /// a pager from the start, as with servers, and with fixed blocks
     #[arg(long, value_name = "SIZE")]
     manage_from: Option<Bytes>,
     /// End the program (exit code 75) if locked or pinned memory does not fit the limit; without
@@ -175,6 +184,11 @@ const BEHIND_POOL: &str = "/var/tmp";
 /// A process that uses more has a pager, whatever its limit: from then on `hiroma ctl` changes the
 /// limit.
 const MANAGE_FROM_MAX: u64 = 1 << 30;
+/// Processes without a pager are not counted: so many of them fill the total.
+const MANAGE_FROM_PART: u64 = 4;
+/// Limits where none are given.
+const LOCAL_DEFAULT: SizeSpec = SizeSpec::Percent(50_00);
+const TOTAL_DEFAULT: SizeSpec = SizeSpec::Percent(75_00);
 
 /// Where far memory is.
 struct Stores {
@@ -238,27 +252,39 @@ enum Sealing {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
+enum Carrier {
+    Auto,
+    Tcp,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
 enum KernelPath {
     Auto,
     Full,
     Fallback,
 }
 
-/// A local limit in bytes. Refuses one that is too small or larger than the memory.
-pub fn local_limit(spec: SizeSpec) -> Result<Bytes> {
+/// A local limit in bytes, of `option`. Refuses one that is too small.
+pub fn local_limit(option: &str, spec: SizeSpec) -> Result<Bytes> {
     let whole = Limits::read().whole();
     let limit = spec.of(whole);
     if limit < LOCAL_MIN {
         return Err(refuse(format!(
-            "--local {limit} is too little to work with: give at least {LOCAL_MIN}"
+            "{option} {limit} is too little to work with: give at least {LOCAL_MIN}"
         )));
     }
     if limit > whole {
         show::say(&format!(
-            "note: --local {limit} is more than the {whole} of memory there is here"
+            "note: {option} {limit} is more than the {whole} of memory there is here"
         ));
     }
     Ok(limit)
+}
+
+/// Limits of one process and of all together, in bytes.
+struct LocalLimits {
+    process: u64,
+    total: u64,
 }
 
 impl Args {
@@ -275,21 +301,27 @@ impl Args {
         if let Some(tenant) = &self.tenant {
             name_tenant(&mut stores, tenant)?;
         }
-        let following = self.following(scheme, label)?;
-        let local_limit_bytes = local_limit(self.local)?.0;
+        let following = self.following(label)?;
+        let limits = self.limits()?;
         let config = Config {
-            local_limit_bytes,
+            local_limit_bytes: limits.process,
+            total_limit_bytes: Some(limits.total),
             stores,
             allocation: match self.allocation {
                 Filling::Simple => Allocation::Simple,
                 Filling::RoundRobin => Allocation::RoundRobin,
             },
             scheme,
+            joins: self.pool.is_some(),
             domains,
             seal: match self.seal {
                 Sealing::Auto => Seal::Auto,
                 Sealing::On => Seal::On,
                 Sealing::Off => Seal::Off,
+            },
+            transport: match self.transport {
+                Carrier::Auto => TransportChoice::Auto,
+                Carrier::Tcp => TransportChoice::Tcp,
             },
             block: self.block,
             replacement: match self.replacement {
@@ -303,8 +335,8 @@ impl Args {
             fault_threads: self.fault_threads.0,
             manage_from_bytes: self
                 .manage_from
-                .map_or(MANAGE_FROM_MAX, |from| from.0)
-                .min(local_limit_bytes / 2),
+                .map_or((limits.total / MANAGE_FROM_PART).min(MANAGE_FROM_MAX), |from| from.0)
+                .min(limits.process / 2),
             nursery_bytes: nursery_bytes(),
             key_file: key_file.as_deref().map(absolute).transpose()?,
             path: match self.path {
@@ -318,11 +350,23 @@ impl Args {
         Ok((config, following))
     }
 
-    /// Only blocks of several pieces can go to members that join later.
-    fn following(&self, scheme: Scheme, label: Option<String>) -> Result<Option<Following>> {
-        let Some(pool) = self.pool.as_ref().filter(|_| scheme != Scheme::ONE) else {
-            return Ok(None);
+    fn limits(&self) -> Result<LocalLimits> {
+        let total = self.total.map(|total| local_limit("--total", total)).transpose()?;
+        let process = match (self.local, total) {
+            (Some(local), _) => local_limit("--local", local)?,
+            (None, Some(total)) => total,
+            (None, None) => local_limit("--local", LOCAL_DEFAULT)?,
         };
+        let Some(total) = total else {
+            let usual = TOTAL_DEFAULT.of(Limits::read().whole());
+            return Ok(LocalLimits { process: process.0, total: usual.0.max(process.0) });
+        };
+        Ok(LocalLimits { process: process.0.min(total.0), total: total.0 })
+    }
+
+    /// How members are followed that join later.
+    fn following(&self, label: Option<String>) -> Result<Option<Following>> {
+        let Some(pool) = &self.pool else { return Ok(None) };
         let way = Way::find(pool, self.key_file.as_deref())?;
         Ok(Some(Following { way, label, tenant: self.tenant.clone() }))
     }
@@ -368,11 +412,10 @@ impl Args {
         if let (Some(label), None, true) = (&label, &self.apart, self.verbose) {
             show::say(&format!("pieces of a block go to members with different values of {label}"));
         }
-        let count_max = if scheme == Scheme::ONE { usize::MAX } else { SERVERS_MAX };
-        let servers = servers_of(&members, label.as_deref(), count_max)?;
+        let servers = servers_of(&members, label.as_deref(), SERVERS_MAX)?;
         if scheme == Scheme::ONE && servers.len() > 1 && !self.quiet {
             show::say(
-                "note: each block is in one member of the pool, and the program ends if a member dies that has some: --copies 2 survives that, or --parity 4+1",
+                "note: each block is in one member of the pool, and the program ends if a member dies that has some that it needs: --copies 2 survives that, or --parity 4+1",
             );
         }
         let specs = with_pool(specs, servers, is_usable(Path::new(BEHIND_POOL)));
@@ -441,9 +484,7 @@ fn absolute_store(store: &StoreSpec) -> Result<StoreSpec> {
         StoreSpec::File { dir, capacity } => {
             StoreSpec::File { dir: absolute(dir)?, capacity: *capacity }
         }
-        StoreSpec::Redis(address) => {
-            StoreSpec::Redis(address.clone().with_password_file(absolute)?)
-        }
+        StoreSpec::Redis(address) => StoreSpec::Redis(address.clone().with_files(absolute)?),
         other => other.clone(),
     })
 }
