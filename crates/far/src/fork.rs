@@ -14,23 +14,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hiroma_policy::Origin;
+use hiroma_policy::PageBits;
 use hiroma_sys::lock::Lock;
 use hiroma_sys::uffd::{self, Message, Watch};
 use hiroma_sys::vm::{self, Advise};
 use hiroma_sys::{fds, helper, network};
-use hiroma_units::{EXTENT, PAGE, PAGES_PER_EXTENT};
+use hiroma_units::{BlockId, EXTENT, PAGE, PAGES_PER_EXTENT};
 
 use crate::Pager;
 use crate::canary;
 use crate::control::Counter;
 use crate::core::Core;
 use crate::discard::By;
-use crate::extent::Copy;
+use crate::extent::{Copy, Mode, flag};
 use crate::fatal;
 use crate::host::{self, Promise};
 use crate::inherit;
 use crate::life::Fork;
-use crate::live::{Live, Path};
+use crate::live::Live;
 use crate::service::Call;
 use crate::store::ForkGuard;
 
@@ -109,6 +111,7 @@ impl Pager {
             .as_ref()
             .ok_or(rustix::io::Errno::NOTCONN)
             .and_then(|address| inherit::ask(address, number));
+        core.live.mark.store(0, Ordering::Relaxed);
         match inherited {
             Ok(inherited) => {
                 if let Some(device) = inherited.device {
@@ -153,7 +156,7 @@ impl Pager {
         // The numbers of the parent's descriptors are invalid here, or refer to other files.
         std::mem::forget(std::mem::replace(&mut core.live, live.clone()));
         core.adopted();
-        if let Some(page) = core.touched_early() {
+        if let Err(page) = core.take_over_touched() {
             die(&format!(
                 "something has accessed the page at {page:#x} between the fork and the pager's start, and \
                  would have read zeros instead of its content; please report this"
@@ -173,16 +176,12 @@ impl Pager {
         live: &Live,
         ours: &[(usize, usize)],
     ) -> Result<(), crate::PagerError> {
-        let (watch, huge) = match live.path {
-            Path::Full => (Watch::MissingAndWriteProtect, Advise::Huge),
-            Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
-        };
         for &(from, to) in ours {
             live.uffd
-                .register(from, to - from, watch)
+                .register(from, to - from, Watch::MissingAndWriteProtect)
                 .map_err(crate::PagerError::io("registering the arena"))?;
             // Without transparent huge pages in the kernel this fails, and small pages are used.
-            let _ = self.arena.advise(from, to - from, huge);
+            let _ = self.arena.advise(from, to - from, live.path.advice());
             self.arena
                 .advise(from, to - from, Advise::DontFork)
                 .map_err(crate::PagerError::io("MADV_DONTFORK"))?;
@@ -221,7 +220,7 @@ pub fn prepare(lock: &Lock<Core>, keep: &[AtomicUsize]) -> bool {
 /// Called in the parent when the fork is over.
 pub fn go_on_in_parent(lock: &Lock<Core>, live: &Live) {
     let mut core = lock.resume_held();
-    core.advise_ours(Advise::DontFork);
+    core.advise_ours([Advise::DontFork, core.live.path.advice()]);
     if let Some(Forking { guard, number }) = core.forking.take() {
         // Canary "kept for a child": content that the child may still read is overwritten.
         if !canary::is_broken("kept for a child") {
@@ -242,18 +241,22 @@ impl Core {
             .store
             .prepare_fork()
             .unwrap_or_else(|error| fatal::die(&format!("cannot fork: {error}")));
-        self.advise_ours(Advise::DoFork);
+        // A child has no pager at first. Where it accesses fresh memory, a huge page of zeros would
+        // cover the content of the pages around that is elsewhere.
+        self.advise_ours([Advise::NoHuge, Advise::DoFork]);
         self.forks_made += 1;
         self.forking = Some(Forking { guard, number: self.forks_made });
     }
 
     /// Gives advice for the whole arena except ranges over which the program has mapped something
     /// else (it decides about their copying) and ranges that it does not share with children.
-    fn advise_ours(&self, advice: Advise) {
+    fn advise_ours(&self, advices: [Advise; 2]) {
         for (from, to) in
             self.addresses.foreign.gaps(self.arena.base(), self.arena.base() + self.arena.len())
         {
-            let _ = self.arena.advise(from, to - from, advice);
+            for advice in advices {
+                let _ = self.arena.advise(from, to - from, advice);
+            }
             for (from, to) in self.addresses.unforked.overlaps(from, to) {
                 let _ = self.arena.advise(from, to - from, Advise::DontFork);
             }
@@ -274,7 +277,7 @@ impl Core {
         // A page table that the parent was freeing at that moment is not being freed here.
         for own in std::mem::take(&mut self.own_removals) {
             let extent = (own.start - self.arena.base()) / EXTENT;
-            self.extents[extent].set(crate::extent::flag::RECLAIMING, false);
+            self.extents[extent].set(flag::RECLAIMING, false);
         }
         self.discarding.clear();
         // The kernel does not act here on the events that it sent to the parent.
@@ -282,7 +285,7 @@ impl Core {
         // The parent owns them.
         std::mem::forget(std::mem::take(&mut self.new_forks));
         for extent in std::mem::take(&mut self.reclaim_queue) {
-            self.extents[extent as usize].set(crate::extent::flag::RECLAIMING, false);
+            self.extents[extent as usize].set(flag::RECLAIMING, false);
         }
         for (from, to) in self
             .addresses
@@ -307,48 +310,93 @@ impl Core {
         self.publish();
     }
 
-    /// In a forked child, once its memory is watched: a page that was accessed before, and whose content
-    /// is elsewhere. The kernel has put zeros there.
-    fn touched_early(&self) -> Option<usize> {
+    /// In a forked child, once its memory is watched: what something has accessed before. Pages that
+    /// read as zeros are resident from now on; if the state did not know them, they could neither
+    /// be discarded nor evicted. Fails with a page whose content is elsewhere: the kernel has put
+    /// zeros there.
+    pub(crate) fn take_over_touched(&mut self) -> Result<(), usize> {
+        // Canary "touched early is known": such a page stays when it is discarded.
+        if canary::is_broken("touched early is known") {
+            return Ok(());
+        }
         let (base, end) = (self.arena.base(), self.arena.base() + self.arena.len());
-        let (mut next, mut left) = (0, self.far_sectors);
+        let mut there = Vec::new();
         for (from, to) in self.addresses.mapped.overlaps(base, end) {
-            for extent in next.max((from - base) / EXTENT)..(to - base).div_ceil(EXTENT) {
-                let entry = &self.extents[extent];
-                if entry.far_sectors() > 0 || entry.in_frames > 0 {
-                    let found = self.first_strange_page(extent);
-                    if found.is_some() {
-                        return found;
-                    }
-                    left = left.saturating_sub(entry.far_sectors());
-                }
-                next = extent + 1;
-                // A reservation may have millions of extents.
-                if left == 0 && self.blocks.is_empty() {
-                    return None;
-                }
+            if !self.live.memory.pages_there(from, to, &mut there) {
+                self.known_pages_there(from, to, &mut there);
             }
         }
-        None
+        // Mappings can share an extent.
+        for (range, pages) in there {
+            self.take_over_touched_in(range as usize - base / EXTENT, &pages)?;
+        }
+        Ok(())
     }
 
-    /// The first page of an extent that is mapped although its content is in the store or in a frame.
-    fn first_strange_page(&self, extent: usize) -> Option<usize> {
-        let start = self.arena.base() + extent * EXTENT;
+    /// The same as `pages_there`, for extents of which anything is known: a reservation may have
+    /// millions.
+    fn known_pages_there(&self, from: usize, to: usize, there: &mut Vec<(u64, PageBits)>) {
+        let base = self.arena.base();
+        for extent in (from - base) / EXTENT..(to - base).div_ceil(EXTENT) {
+            if self.extents[extent].is_unused() {
+                continue;
+            }
+            let start = base + extent * EXTENT;
+            there.extend(vm::mapped_pages(start).map(|pages| ((start / EXTENT) as u64, pages)));
+        }
+    }
+
+    fn take_over_touched_in(&mut self, extent: usize, there: &PageBits) -> Result<(), usize> {
         let entry = &self.extents[extent];
-        let resident = entry.resident_pages(self.sector_order);
-        let mapped = vm::mapped_pages(start)?;
-        (0..PAGES_PER_EXTENT)
-            .filter(|page| (mapped[page / 64] & !resident[page / 64]) >> (page % 64) & 1 == 1)
-            .find(|&page| {
-                let addr = start + page * PAGE;
-                let block = self.block_of((extent * PAGES_PER_EXTENT + page) as u64, entry.mode);
-                let has_content =
-                    matches!(entry.copy(page >> self.sector_order), Copy::Stored { .. })
-                        || self.blocks.contains_key(&block);
-                has_content && !self.addresses.foreign.touches(addr, addr + PAGE)
-            })
-            .map(|page| start + page * PAGE)
+        let known = entry.resident_pages(self.sector_order);
+        if there.iter().zip(&known).all(|(there, known)| there & !known == 0) {
+            return Ok(());
+        }
+        let (mode, order) = (entry.mode, self.sector_order);
+        let start = self.arena.base() + extent * EXTENT;
+        for page in (0..PAGES_PER_EXTENT)
+            .filter(|page| (there[page / 64] & !known[page / 64]) >> (page % 64) & 1 == 1)
+        {
+            let (addr, sector) = (start + page * PAGE, page >> order);
+            let of_sector =
+                BlockId::new((extent * PAGES_PER_EXTENT + (sector << order)) as u64, order);
+            let is_ours = self.addresses.mapped.touches(addr, addr + PAGE)
+                && !self.addresses.foreign.touches(addr, addr + PAGE);
+            let entry = &self.extents[extent];
+            if !is_ours || entry.is_resident(sector) {
+                continue;
+            }
+            if self.is_elsewhere(of_sector, mode) {
+                return Err(addr);
+            }
+            self.forget_copies(of_sector);
+            // Other pages of the sector may be missing.
+            self.extents[extent].set(flag::HOLES, true);
+            self.extents[extent].mode = Mode::Small;
+            self.admit_fresh(of_sector, 1, Origin::Fresh);
+        }
+        Ok(())
+    }
+
+    /// Whether the content of a sector that is not resident is elsewhere, and no zeros.
+    fn is_elsewhere(&self, sector: BlockId, mode: Mode) -> bool {
+        let (first, _) = self.sector_range(sector);
+        !matches!(self.extent(sector).copy(first), Copy::None | Copy::Pattern(0))
+            || self.blocks.contains_key(&self.block_of(sector.page(), mode))
+    }
+
+    /// Whether a page of the arena is neither resident nor elsewhere.
+    #[cfg(any(test, feature = "model"))]
+    pub(crate) fn reads_as_zeros(&self, page: usize) -> bool {
+        let extent = &self.extents[page / PAGES_PER_EXTENT];
+        let sector = (page % PAGES_PER_EXTENT) >> self.sector_order;
+        let block = BlockId::new(
+            (page >> self.sector_order << self.sector_order) as u64,
+            self.sector_order,
+        );
+        !extent.has(flag::RESIDENT)
+            && !extent.is_resident(sector)
+            && !self.is_elsewhere(block, extent.mode)
     }
 
     /// Whether the page at `addr` is mapped into the program.

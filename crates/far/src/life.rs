@@ -6,6 +6,7 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use hiroma_sys::host::proc;
@@ -27,9 +28,10 @@ use crate::store::ForkGuard;
 
 /// Interval of its checks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// How long a forked child has to ask for its descriptors.
+/// How long a forked child has to ask for its descriptors, unless one is found that has not asked.
 const CLAIM_WITHIN: Duration = Duration::from_secs(60);
-/// How long the pager stays after the program's end for children that have not asked yet.
+/// How long the pager stays after the program's end for children that have not asked yet, unless one
+/// is found.
 const LINGER: Duration = Duration::from_secs(5);
 /// How long a child may wait for a descriptor before that is reported.
 const WAIT_SILENT: Duration = Duration::from_secs(5);
@@ -168,6 +170,11 @@ impl Life {
     }
 
     fn take_forks(&mut self) {
+        if self.forks.iter().any(|fork| fork.since.elapsed() >= CLAIM_WITHIN)
+            && has_child_to_come(&self.live.mark)
+        {
+            self.forks.iter_mut().for_each(|fork| fork.since = Instant::now());
+        }
         let mut core = self.core.lock();
         self.forks.append(&mut core.new_forks);
         self.forks.retain(|fork| fork.since.elapsed() < CLAIM_WITHIN);
@@ -247,12 +254,15 @@ impl Life {
 
     /// Waits for children that have just been forked and need what only this process has.
     fn linger(&mut self) {
-        let since = Instant::now();
+        let mut since = Instant::now();
         // The program has ended; its pidfd would end each wait immediately.
         self.program = None;
         self.take_forks();
         while !self.forks.is_empty() && since.elapsed() < LINGER {
             self.wait(LOOK_EVERY);
+            if since.elapsed() >= LINGER && has_child_to_come(&self.live.mark) {
+                since = Instant::now();
+            }
         }
     }
 
@@ -290,8 +300,19 @@ fn is_running(pid: u32) -> bool {
     state.is_some_and(|state: char| !"ZX".contains(state))
 }
 
+/// Whether a forked child has not asked yet, because it has been stopped since: it has a copy of the
+/// mark, which it clears when it asks. False if that cannot be seen.
+fn has_child_to_come(mark: &AtomicU64) -> bool {
+    let known = [host::program(), std::process::id()];
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut others = processes
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| !known.contains(pid));
+    others.any(|pid| matches!(helper::shares_memory(pid, mark), Ok(Some(true))))
+}
+
 /// Whether the program still has this memory. Its first thread may have ended before the others.
-pub(crate) fn shares_memory(mark: &u64) -> std::io::Result<bool> {
+pub(crate) fn shares_memory(mark: &AtomicU64) -> std::io::Result<bool> {
     let program = host::program();
     if let Some(shares) = helper::shares_memory(program, mark)? {
         return Ok(shares);

@@ -3,12 +3,12 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use hiroma_sys::hot::pagemap::Pagemap;
 use hiroma_sys::lock::Bell;
 use hiroma_sys::uffd::{self, Features, Uffd};
-use hiroma_sys::vm::Reservation;
+use hiroma_sys::vm::{Advise, Reservation};
 use hiroma_sys::{fds, helper, keeper::Keeper, network};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -33,6 +33,16 @@ pub enum Path {
     Fallback,
 }
 
+impl Path {
+    /// The advice for the arena. The fallback path moves single pages only.
+    pub(crate) fn advice(self) -> Advise {
+        match self {
+            Path::Full => Advise::Huge,
+            Path::Fallback => Advise::NoHuge,
+        }
+    }
+}
+
 /// Descriptors, bells and statistics of one process.
 pub struct Live {
     /// Watches the arena.
@@ -47,8 +57,8 @@ pub struct Live {
     pub board: Option<Board>,
     /// Where forked children request descriptors.
     pub address: Option<Address>,
-    /// A word that identifies the program's memory.
-    pub mark: u64,
+    /// A word that identifies the program's memory; zero in the copy of a child that has asked.
+    pub mark: AtomicU64,
     pub arena_bytes: usize,
     /// Makes faults wait, instead of being answered with zeros, if the helper dies before the
     /// program.
@@ -68,6 +78,8 @@ pub struct Live {
     pub faults_waiting: AtomicBool,
     /// Fault threads other than the first have put faults off.
     pub has_handed_over: AtomicBool,
+    /// By how much the limit may be exceeded while nothing leaves ([`crate::watchdog`]).
+    pub lent_bytes: AtomicUsize,
     /// Set to stop the threads.
     pub stop: AtomicBool,
 }
@@ -151,7 +163,7 @@ impl Live {
         let listener = Listener::open(socket.filter(|_| !fds::are_few())).ok();
         let live = Live {
             address: listener.as_ref().map(|listener| listener.address.clone()),
-            mark: crate::life::random_mark(),
+            mark: AtomicU64::new(crate::life::random_mark()),
             arena_bytes: arena.len(),
             _keeper: keep_open(&uffd, staging.as_deref()),
             memory: Box::new(Kernel {
@@ -167,11 +179,7 @@ impl Live {
             path,
             page,
             board: config.control_dir.as_ref().and_then(|dir| Board::create(dir, program).ok()),
-            trace: config
-                .control_dir
-                .as_deref()
-                .filter(|_| config.trace)
-                .and_then(|dir| ring(dir, config)),
+            trace: ring(config),
             fault_wake,
             oldest: Oldests::default(),
             evict_bell: Bell::default(),
@@ -179,6 +187,7 @@ impl Live {
             yielding: Yielding::default(),
             faults_waiting: AtomicBool::new(false),
             has_handed_over: AtomicBool::new(false),
+            lent_bytes: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
         };
         Ok((live, listener))
@@ -230,8 +239,9 @@ fn keep_open(uffd: &Uffd, staging: Option<&Uffd>) -> Option<Keeper> {
     if helper::is_here() { Keeper::of(&numbers).ok() } else { None }
 }
 
-/// A process that cannot be recorded runs nevertheless.
-fn ring(dir: &std::path::Path, config: &Config) -> Option<Ring> {
+/// Where the process is recorded, if it is to be. One that cannot be runs nevertheless.
+fn ring(config: &Config) -> Option<Ring> {
+    let dir = config.control_dir.as_deref().filter(|_| config.trace)?;
     let ring = Ring::create(dir, trace::page_bytes(config.block));
     ring.map_err(|error| {
         fatal::warn(&format!(

@@ -5,6 +5,7 @@
 //! any process that uses this memory.
 #![allow(unsafe_code)]
 
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -98,17 +99,32 @@ pub fn await_vfork(flags: usize, child: usize) {
     }
 }
 
-/// What a child of `clone` executes once its pager runs.
+/// What a child of `clone` executes once its pager runs, and on which stack.
 struct Birth {
     body: Body,
     argument: *mut c_void,
+    stack: *mut c_void,
 }
+
+/// Where a child starts its pager. Its own stack may be a few bytes in the middle of its parent's, as a
+/// garbage collector makes it that reads memory in a child: deep calls there would overwrite what the
+/// program's function is given.
+#[repr(C, align(16))]
+struct FirstStack(UnsafeCell<[u8; FIRST_STACK_BYTES]>);
+
+const FIRST_STACK_BYTES: usize = 256 << 10;
+
+// SAFETY: only a child of `clone` uses it, in its copy of the memory, when it has no other thread.
+unsafe impl Sync for FirstStack {}
+
+static FIRST_STACK: FirstStack = FirstStack(UnsafeCell::new([0; FIRST_STACK_BYTES]));
 
 extern "C" fn born(birth: *mut c_void) -> c_int {
     // SAFETY: the creator's variable, of which the child has a copy.
-    let Birth { body, argument } = unsafe { ptr::read(birth.cast::<Birth>()) };
+    let Birth { body, argument, stack } = unsafe { ptr::read(birth.cast::<Birth>()) };
     runtime::begin_child();
-    body(argument)
+    // SAFETY: the program gave this stack to the child, and nothing has used it.
+    unsafe { sys::end_on_stack(stack as usize & !0xf, body, argument) }
 }
 
 /// C's arguments after the fourth are optional. Registers that were not passed have arbitrary
@@ -127,7 +143,7 @@ pub unsafe extern "C" fn clone(
     child_tid: usize,
 ) -> c_int {
     let address = next(c"clone");
-    let (Some(body), false) = (body, address.is_null()) else {
+    let (Some(body), false) = (body, address.is_null() || stack.is_null()) else {
         sys::set_errno(libc::EINVAL);
         return -1;
     };
@@ -137,14 +153,16 @@ pub unsafe extern "C" fn clone(
         // SAFETY: the program requested this call.
         return unsafe { real(body, stack, flags, argument, parent_tid, tls, child_tid) };
     }
-    let mut birth = Birth { body, argument };
+    let mut birth = Birth { body, argument, stack };
+    // SAFETY: the end of an array.
+    let first = unsafe { FIRST_STACK.0.get().cast::<u8>().add(FIRST_STACK_BYTES) }.cast();
     let [a, b, c] = passed_to_clone(flags as u64, parent_tid, child_tid, tls);
     let in_kernel = for_kernel(flags as usize) as c_int;
     runtime::begin_fork(&[runtime::top_of_stack(stack as usize), a, b, c]);
     // SAFETY: the program requested this call; the child finds its copy of `birth` at the same
     // address.
     let pid = unsafe {
-        real(born, stack, in_kernel, (&raw mut birth).cast(), parent_tid, tls, child_tid)
+        real(born, first, in_kernel, (&raw mut birth).cast(), parent_tid, tls, child_tid)
     };
     runtime::end_fork();
     await_vfork(flags as usize, usize::try_from(pid).unwrap_or(0));

@@ -22,7 +22,7 @@ use std::ffi::c_void;
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::thread::futex;
 
@@ -308,13 +308,10 @@ const MORE: usize = FIRST
         | libc::CLONE_SIGHAND
         | libc::CLONE_THREAD
         | libc::CLONE_SYSVSEM) as usize;
-/// Flags of the intermediate process: it shares everything that is expensive to copy, and its
-/// creator waits for its end.
-const BETWEEN: usize = (libc::CLONE_VM
-    | libc::CLONE_VFORK
-    | libc::CLONE_FS
-    | libc::CLONE_FILES
-    | libc::CLONE_UNTRACED) as usize;
+/// Flags of the intermediate process: it shares everything that is expensive to copy. Without
+/// `CLONE_VFORK`: a creator that the kernel lets wait like that neither stops nor continues it.
+const BETWEEN: usize =
+    (libc::CLONE_VM | libc::CLONE_FS | libc::CLONE_FILES | libc::CLONE_UNTRACED) as usize;
 
 /// Task of the intermediate process.
 struct Between {
@@ -336,9 +333,22 @@ impl Between {
 }
 
 extern "C" fn between(argument: *mut c_void) -> ! {
+    // The helper is born outside of the program's process group.
+    // SAFETY: takes two numbers.
+    unsafe { libc::syscall(libc::SYS_setpgid, 0, 0) };
     // SAFETY: the creator's variable; the creator waits until this process has ended.
     unsafe { (*argument.cast::<Between>()).make_first() };
     end_thread()
+}
+
+/// Takes a new child out of the program's process group, and lets it go on if a `SIGSTOP` to that
+/// group has reached it before: the `SIGCONT` that ends the stop may be for the program alone.
+fn take_out_of_group(pid: u32) {
+    // SAFETY: system calls with numbers; a child of ours that nobody else waits for.
+    unsafe {
+        libc::syscall(libc::SYS_setpgid, pid, 0);
+        libc::syscall(libc::SYS_kill, pid, libc::SIGCONT);
+    }
 }
 
 /// Starts the helper. Its first thread runs `work`, with all signals blocked and a descriptor table
@@ -354,7 +364,12 @@ pub fn start(work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     crate::signals::blocked(|| {
         // Where orphans would become our children, which any wait finds, the helper is our child from
         // the start, one that only `__WALL` finds.
-        if gets_orphans() { plan.make_first() } else { through_process_between(&mut plan) }
+        if gets_orphans() {
+            plan.make_first();
+            plan.result.iter().for_each(|&pid| take_out_of_group(pid));
+        } else {
+            through_process_between(&mut plan);
+        }
     });
     if plan.result.is_err() {
         // SAFETY: no thread took it.
@@ -383,10 +398,11 @@ fn through_process_between(plan: &mut Between) {
         }
     };
     let stack = room.stack_top.load(Ordering::Relaxed);
-    // SAFETY: a room that was taken for it; it runs while this thread waits (CLONE_VFORK), so it
-    // can use our thread pointer.
+    // SAFETY: a room that was taken for it. It has our thread pointer, and writes nothing there;
+    // this thread leaves `plan` alone until it has ended.
     match unsafe { clone(BETWEEN, stack, 0, 0, 0, between, ptr::from_mut(plan).cast()) } {
         Ok(pid) => {
+            take_out_of_group(pid);
             let mut status = 0;
             // SAFETY: waits for a process of ours that no other wait finds (it sends no signal when
             // it ends).
@@ -504,10 +520,10 @@ pub fn end() -> ! {
 /// Whether process or thread `pid` still has the memory of this process: it may have executed
 /// another program since. `None`: it has no memory, because it has ended. `mark` is a word that no
 /// other program has at its address by chance.
-pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
+pub fn shares_memory(pid: u32, mark: &AtomicU64) -> io::Result<Option<bool>> {
     let mut found = 0u64;
     let local = libc::iovec { iov_base: (&raw mut found).cast(), iov_len: 8 };
-    let remote = libc::iovec { iov_base: ptr::from_ref(mark).cast_mut().cast(), iov_len: 8 };
+    let remote = libc::iovec { iov_base: mark.as_ptr().cast(), iov_len: 8 };
     // SAFETY: the kernel writes eight bytes to `found`.
     let got = unsafe {
         libc::syscall(
@@ -521,7 +537,7 @@ pub fn shares_memory(pid: u32, mark: &u64) -> io::Result<Option<bool>> {
         )
     };
     if got == 8 {
-        return Ok(Some(found == *mark));
+        return Ok(Some(found == mark.load(Ordering::Relaxed)));
     }
     let error = io::Error::last_os_error();
     match error.raw_os_error() {

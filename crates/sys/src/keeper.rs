@@ -10,6 +10,8 @@ use std::os::fd::{AsRawFd, RawFd};
 
 use io_uring::IoUring;
 
+use crate::territory;
+
 /// Files that are kept open.
 #[derive(Debug)]
 pub struct Keeper {
@@ -26,23 +28,19 @@ impl Keeper {
     pub fn of(numbers: &[RawFd]) -> io::Result<Keeper> {
         let ring = IoUring::new(1)?;
         ring.submitter().register_files(numbers)?;
-        let flags = libc::MAP_SHARED;
-        // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings are
-        // removed with `ring`.
-        let start = unsafe {
-            libc::syscall(
-                libc::SYS_mmap,
-                0usize,
-                LEN,
-                libc::PROT_READ,
-                flags,
-                ring.as_raw_fd(),
-                OFFSET,
-            )
+        let map = |place: i32| {
+            let flags = libc::MAP_SHARED | place;
+            let fd = ring.as_raw_fd();
+            // SAFETY: a new mapping at an address of the kernel's choice; the ring's own mappings
+            // are removed with `ring`.
+            match unsafe {
+                libc::syscall(libc::SYS_mmap, 0usize, LEN, libc::PROT_READ, flags, fd, OFFSET)
+            } {
+                -1 => Err(io::Error::last_os_error()),
+                start => Ok(start),
+            }
         };
-        if start == -1 {
-            return Err(io::Error::last_os_error());
-        }
+        let start = map(territory::OF_RINGS).or_else(|_| map(0))?;
         let keeper = Keeper { start: start as usize, len: LEN };
         // SAFETY: advice on our own mapping: a forked child has faults of its own.
         unsafe { libc::syscall(libc::SYS_madvise, keeper.start, keeper.len, libc::MADV_DONTFORK) };

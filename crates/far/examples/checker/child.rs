@@ -1,12 +1,13 @@
 //! Forks: the child verifies that its memory is unchanged, changes it, and verifies its changes,
 //! while the parent continues.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::page;
+use crate::page::{self, Page};
 use crate::words::PAGE_LINES;
 use crate::work::Worker;
+use crate::{EXTENT, PAGE};
 
 /// Maximum number of children at a time.
 const CHILDREN: usize = 2;
@@ -40,9 +41,11 @@ pub fn fork(worker: &mut Worker) {
 
 fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
     let pager = &worker.checker.pager;
+    let fresh = Fresh::new(worker);
     pager.before_fork(&[]);
     match page::fork() {
         0 => {
+            fresh.write();
             if worker.checker.options.canary.as_deref() == Some("early") {
                 // Other threads may have taken the access to their pages away.
                 let first = worker.checker.line_pages + worker.thread;
@@ -50,6 +53,7 @@ fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
                 mine.for_each(|number| worker.checker.page(number).touch());
             }
             pager.after_fork_in_child();
+            fresh.verify_and_discard(worker);
             live(worker, quiet, depth);
             page::exit_now(0)
         }
@@ -58,7 +62,59 @@ fn fork_once(worker: &mut Worker, quiet: bool, depth: u32) -> i32 {
             .fail(&worker.name(), &format!("fork: {}", std::io::Error::last_os_error())),
         pid => {
             pager.after_fork_in_parent();
+            fresh.unmap(worker);
             pid
+        }
+    }
+}
+
+/// Number of pages that a child writes before it has a pager.
+const FRESH_PAGES: usize = 6;
+
+/// A mapping that was never accessed before the fork. No other shares its extent: what was evicted
+/// together with a neighbour is elsewhere, and a child must not access that before it has a pager.
+struct Fresh {
+    addr: usize,
+    versions: Vec<AtomicU32>,
+}
+
+impl Fresh {
+    fn new(worker: &Worker) -> Fresh {
+        let addr = worker.checker.pager.map(EXTENT, EXTENT).unwrap_or_else(|error| {
+            worker.checker.fail(&worker.name(), &format!("map before a fork: {error}"))
+        });
+        let versions = (0..FRESH_PAGES * PAGE_LINES).map(|_| AtomicU32::new(0)).collect();
+        Fresh { addr, versions }
+    }
+
+    /// Every second page.
+    fn pages(&self) -> impl Iterator<Item = Page<'_>> {
+        (0..FRESH_PAGES).step_by(2).map(|number| Page {
+            addr: self.addr + number * PAGE,
+            index: 1 << 35 | (number * PAGE / 8) as u64,
+            versions: &self.versions[number * PAGE_LINES..(number + 1) * PAGE_LINES],
+        })
+    }
+
+    fn write(&self) {
+        self.pages().for_each(|page| page.write(0..PAGE_LINES, 1));
+    }
+
+    fn verify_and_discard(&self, worker: &Worker) {
+        for page in self.pages() {
+            worker.check(&page, page.verify(0..PAGE_LINES));
+            if let Err(error) = worker.checker.pager.discard(page.addr, PAGE) {
+                let text = format!("discard of what was written before the pager: {error}");
+                worker.checker.fail(&worker.name(), &text);
+            }
+            page.expect_zeros();
+            worker.check(&page, page.verify(0..PAGE_LINES));
+        }
+    }
+
+    fn unmap(&self, worker: &Worker) {
+        if let Err(error) = worker.checker.pager.unmap(self.addr, EXTENT) {
+            worker.checker.fail(&worker.name(), &format!("unmap after a fork: {error}"));
         }
     }
 }
@@ -92,7 +148,7 @@ fn write(worker: &mut Worker, quiet: bool) {
         }
         if worker.random.once_in(20) && (quiet || mine) {
             let page = checker.page(number);
-            if let Err(error) = checker.pager.discard(page.addr, crate::PAGE) {
+            if let Err(error) = checker.pager.discard(page.addr, PAGE) {
                 checker.fail(&worker.name(), &format!("discard in a child: {error}"));
             }
             page.expect_zeros();

@@ -32,7 +32,7 @@ use crate::page::Page;
 use crate::words::{LINE_WORDS, PAGE_LINES};
 use crate::work::{OPS, Own, Worker};
 
-pub const PAGE: usize = 4096;
+pub use hiroma_units::{EXTENT, PAGE};
 
 /// The command line options.
 pub struct Options {

@@ -72,8 +72,10 @@ impl Schedule {
                 let mut state = state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                 parent.program(|of_parent| state.holes_of(of_parent, place));
                 state.touch_kept(&keep);
+                state.touch_early(|page| core.reads_as_zeros(page));
                 drop(state);
                 core.adopted();
+                core.take_over_touched().expect("only what reads as zeros was touched");
             });
             child.fork = of_parent.forks_made;
             Lock::hold(of_parent);

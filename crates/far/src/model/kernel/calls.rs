@@ -2,9 +2,10 @@
 
 use std::io;
 
+use hiroma_sys::hot::pagemap::PageBits;
 use hiroma_sys::uffd::{Message, Outcome, Stop};
 use hiroma_sys::vm;
-use hiroma_units::PAGE;
+use hiroma_units::{PAGE, PAGES_PER_EXTENT};
 
 use super::{Filled, Model, PUMPS, encode, ended, tell};
 use crate::memory::Memory;
@@ -146,6 +147,21 @@ impl Memory for Model {
     }
 
     fn is_huge(&self, _start: usize) -> bool {
+        true
+    }
+
+    fn pages_there(&self, start: usize, end: usize, out: &mut Vec<(u64, PageBits)>) -> bool {
+        let state = self.state();
+        let pages = state.page(start)..state.page(end).min(state.pages.len());
+        for page in pages.filter(|&page| state.pages[page].is_some()) {
+            let at = state.base / PAGE + page;
+            let extent = (at / PAGES_PER_EXTENT) as u64;
+            if out.last().is_none_or(|last| last.0 != extent) {
+                out.push((extent, PageBits::default()));
+            }
+            let bits = &mut out.last_mut().expect("pushed").1;
+            bits[at % PAGES_PER_EXTENT / 64] |= 1 << (at % 64);
+        }
         true
     }
 

@@ -2,7 +2,7 @@
 //! thread that forked.
 
 use super::program::{Doing, Thread};
-use super::{State, tell};
+use super::{Page, State, tell};
 use crate::model::random::Random;
 
 impl State {
@@ -101,6 +101,18 @@ impl State {
     /// Copies the holes of the parent's staging area; `place` translates their addresses.
     pub fn holes_of(&mut self, parent: &State, place: impl Fn(usize) -> Option<usize>) {
         self.holes = parent.holes.iter().filter_map(|&addr| place(addr)).collect();
+    }
+
+    /// Something touches pages in the child before it has a pager, and `is_zero` ones are missing:
+    /// the kernel fills them.
+    pub fn touch_early(&mut self, is_zero: impl Fn(usize) -> bool) {
+        for _ in 0..self.random.below(4) {
+            let page = self.used[self.random.below(self.used.len())];
+            if self.pages[page].is_none() && !self.is_foreign(page) && is_zero(page) {
+                self.pages[page] = Some(Page::new(0));
+                tell(page, "touched before the child has a pager");
+            }
+        }
     }
 
     /// The C library touches these pages in the child before it has a pager: the kernel fills
