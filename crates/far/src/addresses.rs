@@ -310,14 +310,16 @@ impl Addresses {
                 self.special.remove(pool_from, pool_to);
                 self.pool_free.insert(pool_from, pool_to);
             }
-            let mut extent = from / EXTENT * EXTENT;
-            while extent < to {
-                if !self.pool.touches(extent, extent + EXTENT)
-                    && !self.mapped.touches(extent, extent + EXTENT)
-                {
-                    closed.insert(extent, extent + EXTENT);
+            // The pool has whole extents. Elsewhere only the first and the last one can have other
+            // mappings: a reservation may have millions.
+            let (first, last) = (from / EXTENT * EXTENT, to.next_multiple_of(EXTENT));
+            for (from, to) in self.pool.gaps(first, last) {
+                let is_shared = |extent| self.mapped.touches(extent, extent + EXTENT);
+                let from = if is_shared(from) { from + EXTENT } else { from };
+                let to = if is_shared(to - EXTENT) { to - EXTENT } else { to };
+                if from < to {
+                    closed.insert(from, to);
                 }
-                extent += EXTENT;
             }
         }
         let closed = closed.overlaps(self.base, self.base + self.len);

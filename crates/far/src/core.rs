@@ -410,6 +410,8 @@ impl Core {
             compressed_bytes: usage.local_bytes,
             file_bytes: usage.stored_bytes.saturating_sub(usage.local_bytes + usage.server_bytes),
             server_bytes: usage.server_bytes,
+            tcp_connections: usage.tcp_connections,
+            shared_connections: usage.shared_connections,
             short_bytes: usage.short_bytes,
             recopied_bytes: usage.recopied_bytes,
         });
@@ -427,12 +429,11 @@ impl Core {
                 + self.clean.capacity()
                 + self.drained.capacity())
                 * size_of::<(BlockId, u32)>()
-            + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>();
+            + self.extents.resident_bytes();
         page.set(Counter::MetadataBytes, usage.metadata_bytes + tables as u64);
         // The heap contains the tables, except those that are mappings of their own.
-        self.tables_bytes = crate::hooks::heap_bytes().map_or(tables, |heap| {
-            heap + self.addresses.mapped.bytes() / EXTENT * size_of::<Extent>()
-        });
+        self.tables_bytes =
+            crate::hooks::heap_bytes().map_or(tables, |heap| heap + self.extents.resident_bytes());
     }
 
     /// Adds `amount` to a counter.

@@ -50,6 +50,9 @@ impl Core {
             let is_whole = at == extent_start && upto == extent_start + EXTENT;
             if is_whole && by != By::Kernel && self.extents[extent].is_unused() {
                 // Reservations are far larger than what is used of them.
+                let used = base + self.extents.next_written(extent + 1) * EXTENT;
+                at = used.min(end / EXTENT * EXTENT).max(upto);
+                continue;
             } else if is_whole {
                 self.forget_extent(extent, by, &mut to_zero, &mut freed);
             } else {

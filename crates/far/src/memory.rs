@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-use hiroma_sys::hot::pagemap::Pagemap;
+use hiroma_sys::hot::pagemap::{PageBits, Pagemap};
 use hiroma_sys::uffd::{Message, Outcome, Stop, Uffd};
 use hiroma_sys::vm::{self, Advise, Reservation};
 use hiroma_sys::{maps, wait};
@@ -73,6 +73,10 @@ pub trait Memory: Send + Sync {
         (!self.has_swap() || canary::is_broken("swapped out is there"))
             && self.is_absent(start, len)
     }
+
+    /// Appends the extents of `start..end`, as addresses divided by their size, in which the process
+    /// has any page, with a bit for each page that it has. False if that is not known.
+    fn pages_there(&self, start: usize, end: usize, out: &mut Vec<(u64, PageBits)>) -> bool;
 
     /// Whether the extent at `start` is mapped as one huge page, without a page table. True if that
     /// is not known.
@@ -149,6 +153,15 @@ impl Memory for Kernel {
     fn is_huge(&self, start: usize) -> bool {
         let range = (start / EXTENT) as u64;
         self.pagemap.as_ref().is_none_or(|map| map.huge(range, range + 1).unwrap_or(true))
+    }
+
+    fn pages_there(&self, start: usize, end: usize, out: &mut Vec<(u64, PageBits)>) -> bool {
+        let (first, end) = ((start / EXTENT) as u64, end.div_ceil(EXTENT) as u64);
+        let used = |map: &Pagemap, out| map.used_ranges(first, end, out).is_ok();
+        match &self.pagemap {
+            Some(map) => used(map, out),
+            None => Pagemap::own().is_ok_and(|map| used(&map, out)),
+        }
     }
 
     fn has_swap(&self) -> bool {

@@ -10,7 +10,6 @@ use crate::core::Core;
 use crate::discard::By;
 use crate::error::PagerError;
 use crate::extent::{Mode, flag};
-use crate::live::Path;
 use crate::pager::{Advice, PROT_RW};
 
 impl Core {
@@ -122,10 +121,14 @@ impl Core {
                 .protect(from, to - from, libc::PROT_NONE)
                 .map_err(PagerError::io("mprotect"))?;
             let _ = self.arena.advise(from, to - from, Advise::DontDump);
-            for extent in (from - self.arena.base()) / EXTENT..(to - self.arena.base()) / EXTENT {
-                self.extents[extent].set(flag::MIXED, false);
-                self.extents[extent].history = Default::default();
-            }
+            let base = self.arena.base();
+            self.extents.for_each_written(
+                (from - base) / EXTENT..(to - base) / EXTENT,
+                |_, entry| {
+                    entry.set(flag::MIXED, false);
+                    entry.history = Default::default();
+                },
+            );
             let old: Vec<usize> = self.regions.range(from..to).map(|(&start, _)| start).collect();
             old.iter().for_each(|start| {
                 self.regions.remove(start);
@@ -156,16 +159,12 @@ impl Core {
 
     /// Makes a part managed again over which something else had been mapped.
     fn reclaim(&mut self, from: usize, to: usize) -> Result<(), PagerError> {
-        let (watch, huge) = match self.live.path {
-            Path::Full => (Watch::MissingAndWriteProtect, Advise::Huge),
-            Path::Fallback => (Watch::MissingAndWriteProtect, Advise::NoHuge),
-        };
         self.arena.reclaim(from, to - from).map_err(PagerError::io("mapping a hole anew"))?;
         self.live
             .uffd
-            .register(from, to - from, watch)
+            .register(from, to - from, Watch::MissingAndWriteProtect)
             .map_err(PagerError::io("registering a hole anew"))?;
-        let _ = self.arena.advise(from, to - from, huge);
+        let _ = self.arena.advise(from, to - from, self.live.path.advice());
         let _ = self.arena.advise(from, to - from, Advise::DontFork);
         Ok(())
     }
@@ -173,15 +172,17 @@ impl Core {
     /// Lets extents that are entirely readable and writable move as a whole again.
     pub(crate) fn unmark_mixed(&mut self, start: usize, end: usize) {
         let base = self.arena.base();
-        for extent in (start - base) / EXTENT..(end - base).div_ceil(EXTENT) {
+        let (special, foreign) = (&self.addresses.special, &self.addresses.foreign);
+        let extents = (start - base) / EXTENT..(end - base).div_ceil(EXTENT);
+        self.extents.for_each_written(extents, |extent, entry| {
             let from = base + extent * EXTENT;
-            if self.extents[extent].has(flag::MIXED)
-                && !self.addresses.special.touches(from, from + EXTENT)
-                && !self.addresses.foreign.touches(from, from + EXTENT)
+            if entry.has(flag::MIXED)
+                && !special.touches(from, from + EXTENT)
+                && !foreign.touches(from, from + EXTENT)
             {
-                self.extents[extent].set(flag::MIXED, false);
+                entry.set(flag::MIXED, false);
             }
-        }
+        });
     }
 
     pub(crate) fn advise(&mut self, start: usize, end: usize, advice: Advice) {

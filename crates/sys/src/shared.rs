@@ -7,11 +7,14 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::thread::futex::{self, Flags, Timespec};
 
@@ -30,6 +33,19 @@ unsafe impl Send for SharedWords {}
 unsafe impl Sync for SharedWords {}
 
 impl SharedWords {
+    /// Makes an empty `file` that long, and maps its `count` words. Its blocks are allocated now: when
+    /// the file system has become full, a store to one that is not there would end the process.
+    pub fn create(file: &File, count: usize) -> io::Result<SharedWords> {
+        let len = (count * 8) as u64;
+        match fallocate(file, FallocateFlags::empty(), 0, len) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                file.write_all_at(&vec![0; count * 8], 0)?;
+            }
+            answer => answer?,
+        }
+        SharedWords::map(file, count)
+    }
+
     /// Maps the first `count` words of `file`, which must be that long.
     pub fn map(file: &File, count: usize) -> io::Result<SharedWords> {
         let (place, fixed) = territory::place(count * 8);
