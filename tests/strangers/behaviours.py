@@ -36,7 +36,7 @@ def compiled(name, source, *arguments, flags=(), packages=("gcc",), options=(), 
 
 def surroundings(place, outer):
     """Commands that something is started by; they must work here."""
-    if outer == READ_ONLY_TMP and ROOT.is_relative_to("/tmp"):
+    if outer in (READ_ONLY_TMP, SMALL_TMP) and ROOT.is_relative_to("/tmp"):
         raise Skip(f"{ROOT} is in /tmp, which this hides")
     if outer and subprocess.run([*outer, "true"], capture_output=True, check=False, cwd=place.dir).returncode != 0:
         raise Skip(f"{' '.join(outer)[:100]} does not work here")
@@ -229,6 +229,7 @@ MEMORY_CGROUPS = pathlib.Path("/sys/fs/cgroup/memory")
 BLOCK_CGROUPS = pathlib.Path("/sys/fs/cgroup/blkio")
 UTF8 = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 READ_ONLY_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && exec "$@"', "sh"]
+SMALL_TMP = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o size=1M none /tmp && exec "$@"', "sh"]
 RAW = "a raw system call past the C library is not seen"
 PEEKED = "far pages of others cannot be read by ptrace and /proc/PID/mem (EIO); process_vm_readv can"
 NO_DESCRIPTOR = "a pager has no descriptor left for a child, which ends with exit code 75, and says so"
@@ -259,6 +260,8 @@ CASES = [
     compiled("barriers", "barriers.c"),
     compiled("guard", "guard.c", known="what was unmapped gives SEGV_ACCERR, not SEGV_MAPERR"),
     compiled("heap", "heap.c"),
+    compiled("contiguous", "contiguous.c", flags=["-no-pie"], limit="its heap continues its own data"),
+    compiled("contiguous-own", "contiguous.c", flags=["-no-pie", "-DOWN"], limit="its heap continues its own data"),
     *(compiled(f"mremap-{how}", "mremap.c", how) for how in ["grow", "shrink", "fixed", "dontunmap", "part", "many"]),
     compiled("early", "early.c"),
     compiled("earlyaccess", "earlyaccess.c"),
@@ -270,12 +273,15 @@ CASES = [
     compiled("advice-fallback", "advice.c", "raw", "dontneed", options=["--path", "fallback"],
              known="without UFFDIO_MOVE (before Linux 6.8) a raw MADV_DONTNEED past the C library is not seen: far pages keep their content"),
     compiled("overmap", "overmap.c"),
+    compiled("wrongplace", "wrongplace.c"),
+    compiled("lowhint", "lowhint.c", limit="what it asks for by address stays local"),
     compiled("rawover", "rawover.c"),
     compiled("rawover-fallback", "rawover.c", options=["--path", "fallback"]),
     compiled("protnone", "protnone.c"),
     *(compiled(f"shared-{what}", "shared.c", what) for what in ["anonymous", "memfd", "sysv", "posix"]),
     *(compiled(f"attach-{what}", "attach.c", what) for what in ["kept", "fork", "freed"]),
     compiled("detach", "detach.c"),
+    *(compiled(f"holes-{what}", "holes.c", what) for what in ["unmap", "map"]),
     compiled("reserves", "reserves.c"),
     compiled("filemap", "filemap.c"),
     compiled("mincore", "mincore.c"),
@@ -305,6 +311,7 @@ CASES = [
     *(compiled(f"clone-{how}", "clone.c", how) for how in ["vm", "copy", "three", "vfork"]),
     *(compiled(f"forkfirst-{how}", "forkfirst.c", how) for how in ["clone", "raw", "three", "threads"]),
     *(compiled(f"forkargs-{what}", "forkargs.c", what) for what in ["parent", "raw", "pidfd", "three", "straddle", "settid"]),
+    compiled("tightstack", "tightstack.c"),
     compiled("forkstorm", "forkstorm.c"),
     compiled("sharers", "sharers.c"),
     compiled("generations", "generations.c", "wait"),
@@ -327,6 +334,8 @@ CASES = [
     child("child-static", "A large program starts a static one", ["-static"], packages=("gcc", "libc6-dev")),
     shell("child-sanitized", "A shell starts a program that is built with AddressSanitizer", 'ASAN_OPTIONS=detect_leaks=0 "$@"; echo $?',
           flags=["-fsanitize=address"], limit="it runs without far memory"),
+    *(shell(f"child-go{name}", "A shell starts a program that is Go's", '"$@"; echo $?', "golang.c", flags=flags, limit="it runs without far memory")
+      for name, flags in [("", ["-rdynamic"]), ("-buildid", ["-DBUILD_ID"])]),
     child("child-musl", "A large program starts one of musl", ["-specs", "/usr/lib/x86_64-linux-musl/musl-gcc.specs"], packages=("gcc", "musl-tools")),
     child("child-32-bit", "A large program starts one of 32 bits", ["-m32"], packages=("gcc", "gcc-multilib")),
     shell("env-i", "A shell starts a program by env -i", 'exec env -i "$@"', limit=OUTSIDE),
@@ -347,6 +356,7 @@ CASES = [
     started("outer-as", "`hiroma run` itself under ulimit -v 4 GiB", ["sh", "-c", 'ulimit -v 4194304; exec "$@"', "sh"], expect=("right", "refused")),
     started("outer-nofile", "`hiroma run` itself under ulimit -n 16", ["sh", "-c", 'ulimit -n 16; exec "$@"', "sh"], source="limits.c", expect=("right", "refused")),
     started("outer-fsize", "`hiroma run` itself under ulimit -f 1 MiB", ["sh", "-c", 'ulimit -f 1024; exec "$@"', "sh"], expect=("right", "refused")),
+    started("outer-full", head("fullplace.c"), SMALL_TMP, source="fullplace.c"),
     started("outer-tmp", "/tmp is read-only", READ_ONLY_TMP, expect=("right", "refused")),
     started("outer-stack", "`hiroma run` itself under ulimit -s 64 KiB", ["sh", "-c", 'ulimit -s 64; exec "$@"', "sh"]),
     started("outer-proc", "/proc shows processes only",
@@ -367,6 +377,8 @@ CASES = [
     compiled("ttys", "ttys.c", flags=["-lutil"]),
     # Signals.
     compiled("stops", "stops.c"),
+    compiled("groupstops", "groupstops.c"),
+    compiled("latechildren", "latechildren.c"),
     compiled("alarms", "alarms.c"),
     compiled("ignored", "ignored.c"),
     compiled("jumps", "jumps.c"),

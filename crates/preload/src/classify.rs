@@ -97,9 +97,19 @@ pub fn stays_local(call: &MapCall) -> Option<&'static str> {
     let holds_data = prot & PROT_WRITE != 0 && flags & MAP_ANONYMOUS != 0 && len >= COUNTED_MIN;
     match flags & MAP_TYPE {
         MAP_PRIVATE if holds_data && prot & libc::PROT_EXEC != 0 => Some("that may hold code"),
+        MAP_PRIVATE if holds_data && asks_for_low(call) => Some("that is to be below 4 GiB"),
         libc::MAP_SHARED if holds_data => Some("that its children share"),
         _ => None,
     }
+}
+
+/// Whether a mapping with content is to be below 4 GiB: a program that names such an address keeps it
+/// in 32 bits, or uses it without looking at what `mmap` returned. The kernel places it there if it is
+/// free. Reservations are different: runtimes try several places for a heap, and take what they get.
+fn asks_for_low(call: &MapCall) -> bool {
+    call.addr != 0
+        && call.prot != PROT_NONE
+        && call.addr.checked_add(call.len).is_some_and(|end| end <= 1 << 32)
 }
 
 /// Decides an `mmap`. Shorter mappings than `managed_min` are left to the kernel.
@@ -119,6 +129,9 @@ pub fn map(call: MapCall, managed_min: usize, arena: &Range<usize>) -> MapPlan {
             Some(split) if manageable => MapPlan::Refresh(split),
             Some(split) => MapPlan::Replace(split),
         };
+    }
+    if asks_for_low(&call) {
+        return MapPlan::PassThrough;
     }
     let is_long =
         |&len: &usize| len >= MANAGED_MIN || len >= managed_min && prot == PROT_READ | PROT_WRITE;
@@ -326,11 +339,15 @@ mod tests {
     }
 
     #[test]
-    fn address_hint_does_not_force_placement() {
-        assert_eq!(
-            at(0x7000_0000, 1 << 20, RW, ANON),
-            MapPlan::Map { len: 1 << 20, align: EXTENT, protect: None }
-        );
+    fn address_hint_forces_placement_of_content_below_4_gib_only() {
+        let anywhere = MapPlan::Map { len: 1 << 20, align: EXTENT, protect: None };
+        assert_eq!(at((4 << 30) - (1 << 20) + PAGE, 1 << 20, RW, ANON), anywhere);
+        assert_eq!(at(0x7000_0000_0000, 1 << 20, RW, ANON), anywhere);
+        assert_eq!(at((4 << 30) - (1 << 20), 1 << 20, RW, ANON), MapPlan::PassThrough);
+        assert_eq!(at(0x2000_0000, 1 << 20, libc::PROT_READ, ANON), MapPlan::PassThrough);
+        assert!(matches!(at(0x2000_0000, 1 << 20, PROT_NONE, ANON), MapPlan::Reserve { .. }));
+        let call = MapCall { addr: 0x2000_0000, len: 1 << 20, prot: RW, flags: ANON };
+        assert!(stays_local(&call).is_some());
     }
 
     #[test]

@@ -256,11 +256,7 @@ fn each_set(soft: impl Fn(&Limit, u64) -> u64) {
 }
 
 /// Whether the limit at address `new` may keep a pager from starting later.
-fn restricts(resource: usize, new: usize) -> bool {
-    let mut asked = rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: a structure of our own; the kernel refuses a bad address itself.
-    unsafe { sys::copy_readable(new, &raw mut asked as usize, size_of::<rlimit>()) };
-    let soft = asked.rlim_cur;
+fn restricts(resource: usize, soft: libc::rlim_t) -> bool {
     let is_lower = || sys::prlimit(0, resource, None).is_ok_and(|now| soft < now.rlim_cur);
     let is_memory = LIMITS.iter().any(|limit| limit.resource == resource);
     let is_needed = [libc::RLIMIT_NOFILE, libc::RLIMIT_NPROC].contains(&(resource as u32));
@@ -273,7 +269,14 @@ fn restricts(resource: usize, new: usize) -> bool {
 /// As in C.
 pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result<(), Errno> {
     let ours = pid == 0 || pid == std::process::id() as i32;
-    if ours && new != 0 && runtime::phase() == runtime::Phase::Nursery && restricts(resource, new) {
+    let asked = match new {
+        0 => None,
+        // SAFETY: it can be read.
+        _ if sys::is_readable(new, size_of::<rlimit>()) => Some(unsafe { *(new as *const rlimit) }),
+        _ => return Err(Errno(libc::EFAULT)),
+    };
+    let is_small = || runtime::phase() == runtime::Phase::Nursery;
+    if ours && asked.is_some_and(|asked| is_small() && restricts(resource, asked.rlim_cur)) {
         nursery::start_now();
     }
     let known =
@@ -285,9 +288,13 @@ pub unsafe fn limit(pid: i32, resource: usize, new: usize, old: usize) -> Result
         };
     };
     let seen = known.seen()?;
-    if new != 0 {
+    if old != 0 {
+        // The kernel looks whether the program's structure can be written to.
         // SAFETY: guaranteed by the caller.
-        known.set(unsafe { *(new as *const rlimit) })?;
+        unsafe { sys::call(libc::SYS_prlimit64, [0, resource, 0, old, 0, 0]) }?;
+    }
+    if let Some(asked) = asked {
+        known.set(asked)?;
         runtime::far(|pager| pager.set_mapped_max(mapped_max()));
     }
     if old != 0 {

@@ -8,7 +8,7 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
-use hiroma_far::{Advice, Owner, Pager, PagerError};
+use hiroma_far::{Advice, Owner, Pager, PagerError, territory};
 use hiroma_units::{Bytes, EXTENT, PAGE};
 use libc::{PROT_READ, PROT_WRITE};
 
@@ -212,6 +212,14 @@ fn would_map(
     Ok(())
 }
 
+/// A mapping of a file at the kernel's choice by the pager itself: rings of io_uring. Elsewhere they
+/// might fill a hole that the program has made.
+fn map_ring(len: usize, prot: c_int, flags: c_int, fd: c_int, offset: i64) -> CallResult<usize> {
+    // SAFETY: a new mapping.
+    let map = |place| unsafe { sys::mmap(0, len, prot, flags | place, fd, offset) };
+    map(territory::OF_RINGS).or_else(|_| map(0))
+}
+
 pub fn do_mmap(
     addr: usize,
     len: usize,
@@ -228,6 +236,9 @@ pub fn do_mmap(
         sys::mmap(addr, len, prot, flags, fd, offset)
     };
     let kernel = |addr: usize, len: usize, offset: i64| with_flags(flags, addr, len, offset);
+    if fd >= 0 && addr == 0 && scope::is_internal() {
+        return map_ring(len, prot, flags, fd, offset);
+    }
     let call = MapCall { addr, len, prot, flags };
     let managed_min = SMALL.managed_min();
     if runtime::phase() == Phase::Nursery && !scope::is_internal() {

@@ -192,12 +192,15 @@ pub unsafe extern "C" fn syscall(
         libc::SYS_clone if runtime::is_followed() && is_fork(a, b) => {
             fork_by_clone([a, b, c, d, e])
         }
-        // SAFETY: the program's structure, which has the given length.
-        libc::SYS_clone3 if runtime::is_followed() => match unsafe { clone3_fork(a, b) } {
-            // SAFETY: as above.
-            Some(touched) => unsafe { fork_by_clone3(a, b, touched) },
-            None => kernel(),
-        },
+        // The kernel takes no more than a page.
+        libc::SYS_clone3 if runtime::is_followed() && b <= PAGE && sys::is_readable(a, b) => {
+            // SAFETY: the program's structure, which has the given length and can be read.
+            match unsafe { clone3_fork(a, b) } {
+                // SAFETY: as above.
+                Some(touched) => unsafe { fork_by_clone3(a, b, touched) },
+                None => kernel(),
+            }
+        }
         libc::SYS_futex => futex([a, e], b as c_int, kernel),
         libc::SYS_seccomp => {
             nursery::start_now();

@@ -64,6 +64,7 @@ mod libc_state;
 mod mimalloc;
 #[cfg(not(test))]
 mod nursery;
+mod program;
 #[cfg(not(test))]
 mod remap;
 #[cfg(not(test))]

@@ -20,10 +20,11 @@ use hiroma_far::config::{CONFIG_ENV, Config};
 use hiroma_far::control::ControlPage;
 use hiroma_units::PAGE;
 
+use crate::export_brk::Holds;
 use crate::scope::{self, internal_scope};
 use crate::{
-    errors, export_exec, export_limits, export_memfile, export_thread, export_wait, internal,
-    large, libc_state, mimalloc, nursery, sys,
+    errors, export_brk, export_exec, export_limits, export_memfile, export_thread, export_wait,
+    internal, large, libc_state, mimalloc, nursery, program, sys,
 };
 
 /// Exit code if the pager cannot work.
@@ -132,12 +133,23 @@ fn is_interpreted(preloaded: Option<&CStr>) -> bool {
     preloaded.is_some_and(|list| list.to_bytes().windows(CORE.len()).any(|part| part == CORE))
 }
 
+/// Whether not even a pager can be prepared for this program. If it is worth a line, says why.
+fn has_no_use(preloaded: Option<&CStr>) -> bool {
+    let reason = match export_brk::holds_everything() {
+        _ if is_interpreted(preloaded) => "valgrind runs it",
+        // `hiroma run` names these at the end.
+        _ if program::is_go() => return true,
+        Some(Holds::Now) => "it keeps all of its memory where its own data ends (as GCL does)",
+        Some(Holds::Later) => return true,
+        None => return false,
+    };
+    let pid = std::process::id();
+    sys::say(&format!("hiroma: process {pid} runs without far memory: {reason}"));
+    true
+}
+
 fn start_pager(text: &CStr, preloaded: Option<&CStr>) {
-    if is_interpreted(preloaded) {
-        sys::say(&format!(
-            "hiroma: process {} runs without far memory: valgrind runs it",
-            std::process::id()
-        ));
+    if has_no_use(preloaded) {
         PHASE.store(Phase::PassThrough as u8, Ordering::Release);
         return;
     }

@@ -7,6 +7,7 @@
 
 use std::arch::asm;
 use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
 use std::ops::{Deref, DerefMut};
 use std::ptr;
 use std::sync::OnceLock;
@@ -97,19 +98,34 @@ pub unsafe fn madvise(addr: usize, len: usize, advice: i32) -> Result<(), Errno>
 /// `to` must be writable for `len` bytes and not otherwise in use.
 pub unsafe fn copy_readable(from: usize, to: usize, len: usize) -> usize {
     // SAFETY: guaranteed by the caller.
-    unsafe { copy_from(std::process::id() as usize, from, to, len) }
+    unsafe { copy_from(std::process::id() as usize, from, to, len) }.unwrap_or(0)
+}
+
+/// Whether memory can be read, as far as the kernel says: a program that hands a wrong address to a
+/// system call gets `EFAULT`.
+pub fn is_readable(from: usize, len: usize) -> bool {
+    let mut copy = [0_u8; 256];
+    let process = std::process::id() as usize;
+    (0..len).step_by(copy.len()).all(|at| {
+        let part = copy.len().min(len - at);
+        // SAFETY: `copy` is ours.
+        let copied =
+            unsafe { copy_from(process, from.wrapping_add(at), copy.as_mut_ptr() as usize, part) };
+        // A filter may forbid the call.
+        copied == Ok(part) || copied.is_err_and(|Errno(errno)| errno != libc::EFAULT)
+    })
 }
 
 /// As [`copy_readable`], from the memory of `process`.
 ///
 /// # Safety
 /// As there.
-unsafe fn copy_from(process: usize, from: usize, to: usize, len: usize) -> usize {
+unsafe fn copy_from(process: usize, from: usize, to: usize, len: usize) -> Result<usize, Errno> {
     let local = libc::iovec { iov_base: to as *mut _, iov_len: len };
     let remote = libc::iovec { iov_base: from as *mut _, iov_len: len };
     let args = [process, &raw const local as usize, 1, &raw const remote as usize, 1, 0];
     // SAFETY: the kernel writes only to `to`, which the caller provides.
-    unsafe { call(libc::SYS_process_vm_readv, args) }.unwrap_or(0)
+    unsafe { call(libc::SYS_process_vm_readv, args) }
 }
 
 /// A word in the memory of another process; `None`: it has ended, has none there, or may not be read.
@@ -117,7 +133,7 @@ pub fn word_in(process: usize, addr: usize) -> Option<u64> {
     let mut word = 0_u64;
     // SAFETY: `word` is ours.
     let copied = unsafe { copy_from(process, addr, &raw mut word as usize, size_of::<u64>()) };
-    (copied == size_of::<u64>()).then_some(word)
+    (copied == Ok(size_of::<u64>())).then_some(word)
 }
 
 /// The soft limit on a resource; `RLIM_INFINITY` if it is unknown.
@@ -156,6 +172,30 @@ pub fn is_capable(capability: u32) -> bool {
 pub fn parent_process() -> u32 {
     // SAFETY: only returns a number.
     unsafe { call(libc::SYS_getppid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Leaves the current stack for another one, calls a function there, and ends the thread with what it
+/// returns, as the C library's `clone` does.
+///
+/// # Safety
+/// `stack` must be the end of a stack, aligned to 16; nothing on the current one may be needed.
+pub unsafe fn end_on_stack(
+    stack: usize,
+    body: extern "C" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+) -> ! {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: guaranteed by the caller; what comes after the call needs no stack.
+    unsafe {
+        asm!("mov rsp, {stack}", "xor ebp, ebp", "call {body}", "mov edi, eax", "mov eax, {exit}", "syscall", "ud2",
+             stack = in(reg) stack, body = in(reg) body, exit = const libc::SYS_exit, in("rdi") argument, options(noreturn));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        asm!("mov sp, {stack}", "mov x29, xzr", "mov x30, xzr", "blr {body}", "mov x8, {exit}", "svc 0", "brk 1",
+             stack = in(reg) stack, body = in(reg) body, exit = const libc::SYS_exit, in("x0") argument, options(noreturn));
+    }
 }
 
 /// Address of the calling thread's control block.
