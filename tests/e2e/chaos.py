@@ -19,10 +19,10 @@ class Chaos:
     def __init__(self, bench, option, count, borne, luck):
         self.luck, self.borne = luck, borne
         self.servers = Servers(bench, count, memory="256M")
-        # Connections are through somebody who can hold them up.
+        # Connections are through somebody who can hold them up: they must not go on in shared memory.
         self.between = [Between(port) for port in self.servers.ports]
         store = "tcp://" + ",".join(f"127.0.0.1:{between.port}" for between in self.between)
-        self.sweep = Sweep(bench, 96, 32, ["--store", store, *option, "--store-timeout", "60s"]).filled()
+        self.sweep = Sweep(bench, 96, 32, ["--store", store, "--transport", "tcp", *option, "--store-timeout", "60s"]).filled()
         self.events, self.kills = [], 0
 
     def lines(self):

@@ -241,18 +241,22 @@ def drained_without_copies(bench, count, options=(), behind=False):
     return f"empty after {took:.1f} s, longest stall {stalls.longest * 1000:.0f} ms"
 
 
-def drained_at(bench, servers, at):
+def drained_at(bench, servers, at, way=None):
     """`hiroma pool drain`, running."""
-    way = servers.ports[-1 if at == 0 else 0]
+    way = servers.ports[-1 if at == 0 else 0] if way is None else servers.ports[way]
     out = bench.fresh("drain")
     with open(out, "wb") as stdout:
         return bench.start([bench.hiroma, "pool", "drain", f"127.0.0.1:{servers.ports[at]}", "--pool", f"127.0.0.1:{way}"], stdout=stdout, stderr=stdout)
 
 
-def drained_below_forks(bench):
+def drained_below_forks(bench, by_pool=False):
     """The same while the program forks, and after the member is gone."""
     servers = Servers(bench, 2, memory="1G", pool=True)
-    process, rounds, out, err = forking(bench, ["--store", servers.option(), "--allocation", "round-robin"])
+    options = ["--store", servers.option(), "--allocation", "round-robin"]
+    if by_pool:
+        wait_for(lambda: known(bench, servers) == 2, 60, "the members know each other")
+        options = ["--pool", f"127.0.0.1:{servers.ports[0]}", "--store", "compressed"]
+    process, rounds, out, err = forking(bench, options)
     wait_for(lambda: rounds() >= 2, 120, "the program has forked")
     drain = drained_at(bench, servers, 0)
     wait_for(lambda: drain.poll() is not None or rounds() < 0, 120, "the member is empty")
@@ -316,6 +320,61 @@ def members_that_join(bench):
         repaired(sweep)
     # Only those that came later are left.
     time.sleep(1)
+    sweep.ends_right()
+
+
+def held_bytes(bench, servers, way, at):
+    """How much a member has of the programs that use it."""
+    told = bench.native([bench.hiroma, "pool", "--json", "--pool", f"127.0.0.1:{servers.ports[way]}"])
+    member, = [member for member in json.loads(told.output)["members"] if member["address"].endswith(f":{servers.ports[at]}")]
+    return sum(client["used_bytes"] for client in member["clients"])
+
+
+def joined_without_copies(bench):
+    """Without copies, too, members that joined after the program began are used: those before them are drained and stopped, one by one."""
+    servers = Servers(bench, 2, pool=True)
+    wait_for(lambda: known(bench, servers) == 2, 60, "the members know each other")
+    sweep = Sweep(bench, 192, 48, ["--pool", f"127.0.0.1:{servers.ports[0]}", "--store", "compressed"]).filled()
+    stalls = Stalls(sweep)
+    for number in [2, 3]:
+        process, store = bench.serve(memory="512M", options=["--join", f"127.0.0.1:{servers.ports[number - 1]}"])
+        servers.processes.append(process)
+        servers.ports.append(int(store.rsplit(":", 1)[1]))
+        said(sweep, f":{servers.ports[number]}", "has joined the pool")
+        want(held_bytes(bench, servers, number, number - 2) > 16 * MIB, f"member {number - 2} has next to nothing")
+        drain = drained_at(bench, servers, number - 2, way=number)
+        began = time.monotonic()
+        while drain.poll() is None:
+            want(time.monotonic() < began + 90, f"member {number - 2} is not empty after 90 s: {sweep.errors()[-600:]}")
+            stalls.watch(0.2)
+        want(drain.returncode == 0, f"draining ended with {drain.returncode}: {sweep.errors()[-600:]}")
+        servers.kill(number - 2)
+    stalls.watch(2)
+    sweep.ends_right()
+    want(stalls.longest < STALL_MAX_S, f"nothing was fetched for {stalls.longest:.2f} s")
+    return f"longest stall {stalls.longest * 1000:.0f} ms"
+
+
+def killed_without_copies(bench):
+    """A member that dies takes the blocks of programs without copies along: such a program ends, and says why."""
+    servers = Servers(bench, 2, pool=True)
+    wait_for(lambda: known(bench, servers) == 2, 60, "the members know each other")
+    sweep = Sweep(bench, 192, 48, ["--pool", f"127.0.0.1:{servers.ports[0]}", "--store", "compressed", "--store-timeout", "5s"]).filled()
+    want("the program ends if a member dies" in sweep.errors(), f"a pool without copies is used without a note: {sweep.errors()[-400:]}")
+    servers.kill(1)
+    began = time.monotonic()
+    sweep.ends_with_store_failure(60, "no copy of a needed block is left")
+    return f"ended {time.monotonic() - began:.1f} s after the member, with 5 s of patience"
+
+
+def stopped_without_copies(bench):
+    """A program without copies waits for a member that pauses: it has lost nothing."""
+    servers = Servers(bench, 2, pool=True)
+    wait_for(lambda: known(bench, servers) == 2, 60, "the members know each other")
+    sweep = Sweep(bench, 192, 48, ["--pool", f"127.0.0.1:{servers.ports[0]}", "--store", "compressed"]).filled()
+    servers.stop(1)
+    time.sleep(8)
+    servers.go_on(1)
     sweep.ends_right()
 
 
@@ -388,6 +447,7 @@ TESTS = {
     "drained-huge-blocks": functools.partial(drained_without_copies, count=2, options=["--block", "2M"]),
     "drained-sealed-to-disk": functools.partial(drained_without_copies, count=1, options=["--seal", "on"], behind=True),
     "drained-below-forks": drained_below_forks,
+    "copies-none-forks": lambda bench: drained_below_forks(bench, by_pool=True),
     "drained-copies-to-disk": drained_to_disk,
     "copies-server-killed": server_killed,
     "copies-server-stopped": server_stopped,
@@ -395,6 +455,9 @@ TESTS = {
     "copies-drained": server_drained,
     "copies-apart": racks_apart,
     "copies-joined": members_that_join,
+    "copies-none-joined": joined_without_copies,
+    "copies-none-killed": killed_without_copies,
+    "copies-none-stopped": stopped_without_copies,
     "copies-disk-behind-pool": disk_behind_pool,
     "copies-disk-behind-parity": disk_behind_parity,
     "copies-all-full": all_full,

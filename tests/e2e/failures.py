@@ -11,7 +11,7 @@ import signal
 import subprocess
 import time
 
-from harness import MIB, SLACK_BYTES, STORE_FAILED, Failure, check_limit, compile_job, counter, want, wait_for, Skip
+from harness import JOBS, MIB, PYTHON, SLACK_BYTES, STORE_FAILED, Failure, check_limit, compile_job, counter, need, want, wait_for, Skip
 
 
 class Sweep:
@@ -108,6 +108,32 @@ def limit_changes(bench):
     stats = sweep.ends_right()
     check_limit(stats, 192 * MIB)
     return f"below the new limit after {took:.1f} s"
+
+
+def total_is_kept(bench):
+    """Four processes of 64 MiB, and a total of 128: their limits add up to it while it moves between them, and nothing is mixed up."""
+    if bench.native_only:
+        raise Skip("has no native half")
+    total, out = 128 * MIB, bench.file("together.out")
+    command = [bench.hiroma, "run", "--total", str(total), "--", need(PYTHON, "python3"), JOBS / "together.py", "4", "64", "8"]
+    with open(out, "wb") as writes:
+        process = bench.start(command, stdout=writes, stderr=subprocess.STDOUT)
+    seen, most, moved = [], 0, set()
+    while process.poll() is None:
+        told = subprocess.run([bench.hiroma, "ctl", str(process.pid), "--json"], capture_output=True, timeout=60)
+        processes = json.loads(told.stdout) if told.returncode == 0 else []
+        if len(processes) == 4:
+            seen.append(sum(each["limit_bytes"] for each in processes))
+            most = max(most, sum(each["local_bytes"] for each in processes))
+            moved.update(each["limit_bytes"] for each in processes)
+        time.sleep(0.1)
+    want(process.returncode == 0 and out.read_text().splitlines()[0] == "right 0", f"exit code {process.returncode}: {out.read_text()[-800:]}")
+    want(len(seen) > 20, f"four processes were seen together {len(seen)} times")
+    # A process begins with the limit of all, until it is seen.
+    kept = sum(each <= total for each in seen)
+    want(kept > len(seen) * 3 // 4, f"the limits were within the total {kept} of {len(seen)} times")
+    want(seen[-1] <= total and len(moved) > 4, f"limits at last {seen[-1]}, {len(moved)} different ones")
+    return f"within the total {kept} of {len(seen)} times, at most {most / MIB:.0f} MiB local"
 
 
 # What a program in C has in anonymous memory of its own: stack, data of libraries.
@@ -335,6 +361,44 @@ def pager_killed(bench):
     want("sweep: right" not in sweep.output(), "the program claims to have finished")
 
 
+def frozen_file_system(bench):
+    """The file system of the store is frozen again and again, as for snapshots, while the program writes its far memory to it: the freeze
+    waits for that write, and the write for room in local memory."""
+    if os.geteuid() != 0:
+        raise Skip("needs root, for a file system of its own")
+    if bench.native_only:
+        raise Skip("has no native half")
+    image, disk = bench.file("image"), bench.file("disk")
+    disk.mkdir()
+    with open(image, "wb") as out:
+        out.truncate(1 << 30)
+    made = subprocess.run(["mkfs.ext4", "-q", "-F", image], capture_output=True, text=True)
+    mounted = subprocess.run(["mount", "-o", "loop", image, disk], capture_output=True, text=True)
+    if made.returncode != 0 or mounted.returncode != 0:
+        raise Skip(f"cannot mount here: {(made.stderr + mounted.stderr).strip()}")
+    try:
+        out, err = bench.file("frozen.out"), bench.file("frozen.err")
+        program = [PYTHON, JOBS / "writer.py", disk / "data", 12]
+        with open(out, "wb") as to, open(err, "wb") as errors:
+            process = bench.start(bench.run_command(32 * MIB, program, bench.file("stats.json"), ["--store", f"file:{disk}"]), stdout=to, stderr=errors)
+        wait_for(lambda: process.poll() is not None or "writes" in out.read_text(), 60, "the program writes")
+        freezes = 0
+        while process.poll() is None:
+            subprocess.run(["fsfreeze", "-f", disk], check=True, timeout=60)
+            time.sleep(0.1)
+            subprocess.run(["fsfreeze", "-u", disk], check=True, timeout=60)
+            time.sleep(0.2)
+            freezes += 1
+        said = err.read_text(errors="replace")
+        want(process.returncode == 0 and "right" in out.read_text(), f"exit code {process.returncode}: {said[-800:]}")
+        return f"{freezes} freezes, {said.count('nothing has left local memory')} times that memory was lent"
+    finally:
+        subprocess.run(["fsfreeze", "-u", disk], capture_output=True)
+        process.kill()
+        process.wait()
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
 def chain_overflows(bench):
     """Three stores, each too small alone."""
     _, server = bench.serve(memory="96M")
@@ -346,6 +410,7 @@ def chain_overflows(bench):
 
 TESTS = {
     "ctl-limit": limit_changes,
+    "total": total_is_kept,
     **{f"limit-hard-{store}": functools.partial(limit_is_hard, store=store) for store in ["default", "file", "tcp"]},
     "server-killed": server_killed,
     "server-replaced": server_replaced,
@@ -353,6 +418,7 @@ TESTS = {
     **{f"full-{kind}": functools.partial(store_full, kind=kind) for kind in ["server", "compressed", "file"]},
     "full-until-another-ends": full_until_another_ends,
     "full-disk": disk_full,
+    "frozen-disk": frozen_file_system,
     "chain": chain_overflows,
     "one-of-two-killed": one_of_two_killed,
     "idle-server-killed": idle_server_killed,

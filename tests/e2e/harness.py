@@ -19,6 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 JOBS = HERE / "jobs"
 MIB = 1 << 20
+# Debian's own interpreter: the one that its NumPy belongs to.
+PYTHON = "/usr/bin/python3"
 # The part of its memory that a job gets, and the least that `hiroma run` takes.
 SHARE = 0.25
 LOCAL_MIN_BYTES = 16 * MIB

@@ -1,5 +1,6 @@
 """Members that lie: bytes that are not those that were sent, older ones, errors, memory that is not there. With copies the program gets the
-right bytes from others, and a member that goes on like that is left out."""
+right bytes from others, and a member that goes on like that is left out. What is between stays
+there: connections do not go on in shared memory."""
 
 import functools
 import time
@@ -21,7 +22,7 @@ def lies(bench, liar, options=("--copies", "2", "--seal", "on"), count=3, from_t
     servers = Servers(bench, count)
     between = Between(servers.ports[1], liar if from_the_start else None)
     ports = [between.port if at == 1 else port for at, port in enumerate(servers.ports)]
-    sweep = Sweep(bench, 128, 48, ["--store", option(ports), *options]).filled()
+    sweep = Sweep(bench, 128, 48, ["--store", option(ports), "--transport", "tcp", *options]).filled()
     if from_the_start:
         # All places have been written to again.
         fetched = sweep.counters()["fetched_bytes"]
@@ -60,7 +61,7 @@ def boasts(bench):
     """A server with little memory claims a terabyte: what it cannot take goes to others, at once."""
     small, large = Servers(bench, 1, memory="32M"), Servers(bench, 2)
     between = Between(small.ports[0], Boasts())
-    sweep = Sweep(bench, 192, 48, ["--store", option([between.port, *large.ports]), "--copies", "2"]).filled()
+    sweep = Sweep(bench, 192, 48, ["--store", option([between.port, *large.ports]), "--transport", "tcp", "--copies", "2"]).filled()
     stalls = Stalls(sweep)
     stalls.watch(5)
     wait_for(lambda: sweep.alive() or sweep.counters()["copies_missing_bytes"] == 0, 30, "everything has its copies")
@@ -79,7 +80,7 @@ def broken_page(bench):
     liar = Errors(one_in=0)
     between = Between(servers.ports[1], liar)
     ports = [servers.ports[0], between.port]
-    sweep = Sweep(bench, 128, 48, ["--store", option(ports), "--copies", "2"]).filled()
+    sweep = Sweep(bench, 128, 48, ["--store", option(ports), "--transport", "tcp", "--copies", "2"]).filled()
     sweep.rests()
     liar.one_in = 64
     servers.kill(0)
@@ -109,7 +110,7 @@ def broken_neighbours(bench, options=(), count=1):
     servers = Servers(bench, count)
     liars = [Broken() for _ in servers.ports]
     betweens = [Between(port, liar) for port, liar in zip(servers.ports, liars)]
-    store = ["--store", option([between.port for between in betweens]), *options]
+    store = ["--store", option([between.port for between in betweens]), "--transport", "tcp", *options]
     skips = compile_job(bench, "skips.c", "-O2")
     run = lambda last: bench.native(bench.run_command(32 * MIB, [skips, 96, 2, last], bench.fresh("stats.json"), store))
     right = run(4)

@@ -15,8 +15,11 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
+use std::thread::sleep;
+use std::time::Duration;
 
 use compiling::{C99, clean, compile, root};
+use hiroma_hot::service::daemon::CALL_NS_MAX;
 use pool::Pool;
 use support::{EXTENT, Script, Served, pages, scripted, until};
 use tempfile::TempDir;
@@ -146,6 +149,11 @@ fn blocked_function_is_reported_and_later_resumes() {
     run.make_active();
     let (served, pid) = (run.served.take().unwrap(), run.child.id());
     until("word of it", || served.said(&format!("process {pid} has been handling pages")));
+    // On a busy machine the word may come before the function has begun.
+    let mut line = String::new();
+    run.out.read_line(&mut line).unwrap();
+    assert_eq!(line, "blocks\n");
+    sleep(2 * Duration::from_nanos(CALL_NS_MAX));
     let mut input = run.child.stdin.take().unwrap();
     input.write_all(b"xx").unwrap();
     until("word of how long it took", || served.said("a function of it took"));

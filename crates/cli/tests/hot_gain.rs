@@ -40,9 +40,9 @@ int main(int argc, char **argv)
 }
 "#;
 
-fn started(program: &Path, writes: bool) -> Load {
+fn started(program: &Path, seconds: &str, writes: bool) -> Load {
     let mut command = Command::new(program);
-    command.args(if writes { &["25", "writes"][..] } else { &["12"] });
+    command.arg(seconds).args(writes.then_some("writes"));
     let child = command.stdin(Stdio::null()).spawn().unwrap();
     Load { pid: child.id(), child, base: 0, bytes: 32 << 20 }
 }
@@ -64,8 +64,15 @@ fn gain_of_a_process_that_writes_is_measured_and_explained() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut load = started(&compile(dir.path(), "gain", PROGRAM, &[]), true);
-    let told = measured(&mut load);
+    let program = compile(dir.path(), "gain", PROGRAM, &[]);
+    let mut tries = ["25", "60", "120"].into_iter().map(|seconds| {
+        let mut load = started(&program, seconds, true);
+        let told = measured(&mut load);
+        (load, told)
+    });
+    // On a busy machine a process may get too little of the processor.
+    let is_known = |(_, told): &(Load, String)| !told.contains("uses the processor too little");
+    let (load, told) = tries.find(is_known).expect("it gets the processor in two minutes");
     assert!(told.contains("for each call that reads or writes with huge pages"), "{told}");
     assert!(told.contains("6 pairs of turns of 0.5 s, measured on the process itself"), "{told}");
     let explained = hot(&["explain", "--pid", &load.pid.to_string()]);
@@ -78,7 +85,7 @@ fn gain_of_a_process_without_calls_is_not_invented() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let mut load = started(&compile(dir.path(), "gain", PROGRAM, &[]), false);
+    let mut load = started(&compile(dir.path(), "gain", PROGRAM, &[]), "12", false);
     let told = measured(&mut load);
     assert!(told.contains("what huge pages gain is not known"), "{told}");
     assert!(told.contains(" 0 of them were split"), "{told}");

@@ -12,7 +12,7 @@
 //! these the bits of each, one for a page.
 
 use std::collections::BTreeSet;
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -53,8 +53,7 @@ pub struct Bell(SharedWords);
 impl Bell {
     /// Makes the bell. Pagers that start from now on make boards.
     pub fn create(dir: &Path) -> io::Result<Bell> {
-        let file = create(&dir.join(BELL_FILE), 1)?;
-        Ok(Bell(SharedWords::map(&file, 1)?))
+        Ok(Bell(create(&dir.join(BELL_FILE), 1)?))
     }
 
     fn open(dir: &Path) -> io::Result<Bell> {
@@ -81,11 +80,10 @@ impl Bell {
     }
 }
 
-fn create(path: &Path, words: usize) -> io::Result<File> {
+fn create(path: &Path, words: usize) -> io::Result<SharedWords> {
     let _ = std::fs::remove_file(path);
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-    file.set_len((words * 8) as u64)?;
-    Ok(file)
+    SharedWords::create(&file, words)
 }
 
 /// The board of one process, with its bell.
@@ -102,8 +100,7 @@ impl Board {
     /// Makes the board of process `pid`. An error if there is no bell.
     pub fn create(dir: &Path, pid: u32) -> io::Result<Board> {
         let bell = Bell::open(dir)?;
-        let file = create(&Board::path(dir, pid), WORDS)?;
-        Ok(Board { words: SharedWords::map(&file, WORDS)?, bell })
+        Ok(Board { words: create(&Board::path(dir, pid), WORDS)?, bell })
     }
 
     /// Opens the board of process `pid`.

@@ -31,6 +31,7 @@ pub const RULES: &[&str] = &[
     "kept over a fork",
     "kept for a child",
     "wiped in a child",
+    "touched early is known",
     "foreign memory stays",
 ];
 

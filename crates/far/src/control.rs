@@ -224,8 +224,7 @@ impl ControlPage {
         let _ = std::fs::remove_file(&path);
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)?;
-        file.set_len((WORDS * 8) as u64)?;
-        let page = ControlPage { words: SharedWords::map(&file, WORDS)?, watched };
+        let page = ControlPage { words: SharedWords::create(&file, WORDS)?, watched };
         page.word(1).store(VERSION, Ordering::Relaxed);
         page.word(2).store(u64::from(crate::host::program_in_proc()), Ordering::Relaxed);
         page.word(0).store(MAGIC, Ordering::Release);

@@ -59,4 +59,5 @@ pub use addresses::Owner;
 pub use config::{Config, LOCAL_MIN};
 pub use control::{Counter, Snapshot};
 pub use error::PagerError;
+pub use hiroma_sys::territory;
 pub use pager::{Advice, Pager};

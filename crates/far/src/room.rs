@@ -1,6 +1,8 @@
 //! Room in local memory: how much there is, what has to give some up, and what happens if nothing
 //! can.
 
+use std::sync::atomic::Ordering;
+
 use hiroma_policy::duplication::Held;
 use hiroma_policy::sharing::Seen;
 use hiroma_units::{BlockId, Bytes, EXTENT, PAGE};
@@ -94,7 +96,8 @@ impl Core {
         // Held blocks are not room for others. Blocks left to the kernel are usually gone already;
         // while a fault waits for room, that is not checked.
         let left_to_kernel = if self.wanted_bytes > 0 { self.coming.waiting_bytes() } else { 0 };
-        self.limit.saturating_sub(beside).max(working + self.held_bytes + left_to_kernel)
+        let lent = self.live.lent_bytes.load(Ordering::Relaxed);
+        self.limit.saturating_sub(beside).max(working + self.held_bytes + left_to_kernel) + lent
     }
 
     /// The block cannot be evicted now. If too much cannot, the limit yields, and the user is

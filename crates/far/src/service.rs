@@ -3,7 +3,7 @@
 //! managed memory.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -182,7 +182,7 @@ impl ForkGate {
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Whether a thread has the program's memory. `None`: that cannot be found out.
-fn lives_here(thread: u32, mark: &u64) -> Option<bool> {
+fn lives_here(thread: u32, mark: &AtomicU64) -> Option<bool> {
     helper::shares_memory(thread, mark).ok().map(|shares| shares == Some(true))
 }
 

@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use hiroma_sys::cpu;
 use hiroma_sys::shared::SharedWords;
 use hiroma_units::{BlockId, PAGE};
-use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::config::BlockSize;
 use crate::core::{Core, sector_order};
@@ -70,9 +69,7 @@ impl Ring {
     /// its user alone.
     pub fn create(dir: &Path, page_bytes: u64) -> io::Result<Ring> {
         let (file, _) = create_new(dir)?;
-        // If memory could not be allocated later, a store to it would end the process.
-        fallocate(&file, FallocateFlags::empty(), 0, (WORDS * 8) as u64)?;
-        let ring = Ring { words: SharedWords::map(&file, WORDS)? };
+        let ring = Ring { words: SharedWords::create(&file, WORDS)? };
         ring.word(1).store(VERSION, Ordering::Relaxed);
         ring.word(2).store(page_bytes, Ordering::Relaxed);
         ring.word(0).store(MAGIC, Ordering::Release);

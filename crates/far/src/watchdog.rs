@@ -1,6 +1,11 @@
 //! No fault waits silently: the fault that waits longest is reported on request, and ends the
 //! program with a message when it waits too long.
 //!
+//! A store can depend on the program: a file system that is being frozen (`fsfreeze(8)`, snapshots of
+//! volumes and of virtual machines) waits for the program's `write(2)`, that for a page of its buffer,
+//! the page for room, and room for a write to a store on the same file system. So where a fault waits
+//! for room for too long, some memory beyond the limit is *lent* until blocks leave again.
+//!
 //! Contract: the watchdog has its own thread, which takes no lock and touches no managed memory; it
 //! only reads atomics. So it also detects a thread of the pager that waits forever while it has the
 //! lock.
@@ -118,6 +123,9 @@ pub struct Watchdog {
     raised: bool,
     /// The processors on which the program may run.
     allowed: Option<Cpus>,
+    /// What may be lent, and what had been written when it was last increased.
+    lent_bytes_max: usize,
+    written_bytes: u64,
 }
 
 /// Interval of the checks.
@@ -127,6 +135,13 @@ const WORKERS_LATE: Duration = Duration::from_millis(100);
 /// On a machine that was stopped, a check comes late; more than this does not count.
 const LOOK_MAX: Duration = Duration::from_millis(500);
 
+/// Memory is lent where a fault has waited for room for this time; and more, after the shorter one.
+const LENT_AFTER: Duration = Duration::from_secs(3);
+const MORE_LENT_AFTER: Duration = Duration::from_millis(100);
+/// Part of the limit that is lent, or this much of a small one; and in how many steps.
+const LENT_PART: u64 = 4;
+const LENT_BYTES_MIN: u64 = 16 << 20;
+const LENT_STEPS: usize = 16;
 /// After this time a debug build checks whether a thread of the pager waits for the pager.
 const BROKEN_AFTER: Duration = Duration::from_secs(1);
 
@@ -159,6 +174,12 @@ impl Watchdog {
             told: false,
             raised: false,
             allowed: Cpus::of_this_thread(),
+            lent_bytes_max: if config.hard_limit {
+                0
+            } else {
+                (config.local_limit_bytes / LENT_PART).max(LENT_BYTES_MIN) as usize
+            },
+            written_bytes: 0,
         }
     }
 
@@ -177,6 +198,7 @@ impl Watchdog {
         let waiting = self.live.oldest.waiting(now);
         self.live.page.set_waiting(waiting);
         let Some((age, addr, waits)) = waiting else {
+            self.take_back();
             (self.waited, self.told, self.raised) = (Duration::ZERO, false, false);
             return;
         };
@@ -196,6 +218,9 @@ impl Watchdog {
                 "{name} touched managed memory and holds the pager's lock; please report this"
             ));
         }
+        if waits == Waits::Room {
+            self.lend();
+        }
         if self.waited > self.limit {
             fatal::die(&format!(
                 "{}; nothing has changed for {} s, so the program was ended rather than left hanging (--fault-timeout sets how long to wait)",
@@ -206,6 +231,36 @@ impl Watchdog {
         if self.waited > self.limit / 6 && self.waited > Duration::from_secs(2) && !self.told {
             self.told = true;
             fatal::warn(&format!("{}; waiting", describe(addr, waits, &self.live.page)));
+        }
+    }
+}
+
+impl Watchdog {
+    /// A fault waits for room.
+    fn lend(&mut self) {
+        let lent = self.live.lent_bytes.load(Ordering::Relaxed);
+        let after = if lent == 0 { LENT_AFTER } else { MORE_LENT_AFTER };
+        if self.waited <= after || lent >= self.lent_bytes_max {
+            return;
+        }
+        if lent == 0 {
+            fatal::warn(&format!(
+                "nothing has left local memory for {} s (is a file system frozen?): up to {} beyond the limit are used until something does",
+                LENT_AFTER.as_secs(),
+                hiroma_units::Bytes(self.lent_bytes_max as u64)
+            ));
+        }
+        let more = self.lent_bytes_max.div_ceil(LENT_STEPS);
+        self.live.lent_bytes.store((lent + more).min(self.lent_bytes_max), Ordering::Relaxed);
+        self.written_bytes = self.live.page.get(Counter::WrittenBytes);
+        self.live.wake_fault_thread();
+    }
+
+    /// No fault waits: if blocks leave again, nothing is lent any more.
+    fn take_back(&self) {
+        let leaves = self.live.page.get(Counter::WrittenBytes) > self.written_bytes;
+        if leaves && self.live.lent_bytes.swap(0, Ordering::Relaxed) > 0 {
+            self.live.evict_bell.ring();
         }
     }
 }

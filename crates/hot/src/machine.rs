@@ -40,8 +40,7 @@ pub fn kib(text: &str, name: &str) -> u64 {
 pub fn age_ns(started: u64) -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
-    let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
-    now_ns.saturating_sub(started.saturating_mul(tick_ns))
+    now_ns.saturating_sub(started.saturating_mul(proc::tick_ns()))
 }
 
 /// Idle time of all processors together since the machine started, in clock ticks: differences over

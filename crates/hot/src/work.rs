@@ -22,14 +22,13 @@ impl Work {
         let stat = proc::stat(pid)?;
         let ticks =
             proc::field::<u64>(&stat, proc::USER)? + proc::field::<u64>(&stat, proc::SYSTEM)?;
-        let tick_ns = 1_000_000_000 / rustix::param::clock_ticks_per_second().max(1);
         // Another user's may be unreadable.
         let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
         let number = |text: &str, name| proc::value(text, name).unwrap_or(0);
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
         let waits = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
         Some(Work {
-            cpu_ns: ticks * tick_ns,
+            cpu_ns: ticks * proc::tick_ns(),
             calls: number(&io, "syscr:") + number(&io, "syscw:"),
             waits: waits.map(|status| number(&status, "voluntary_ctxt_switches:")).sum(),
         })

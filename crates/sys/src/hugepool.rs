@@ -1,8 +1,9 @@
-//! A large memory area on huge pages that is only passed to sockets: bytes come in through
-//! `recvmsg` and go out through `sendmsg`, or to a file and back.
+//! A large memory area on huge pages whose content only passes through: bytes come in through
+//! `recvmsg` and go out through `sendmsg`, or to a file and back, or through rings in shared memory
+//! (`transport::ring`).
 //!
-//! Contract: no code in this process reads or writes the pool's bytes; only the kernel does, in
-//! system calls made here, with ranges that are checked against the pool. So there are no Rust
+//! Contract: the pool's bytes are only copied, by the kernel in system calls made here, or from and to
+//! rings, with ranges that are checked against the pool. So there are no Rust
 //! references into it, and two calls on the same range at the same time can at worst mix up bytes,
 //! which callers must avoid where it matters.
 #![allow(unsafe_code)]
@@ -74,7 +75,7 @@ impl HugePool {
         self.len == 0
     }
 
-    fn pointer(&self, range: PoolRange) -> *mut libc::c_void {
+    pub(crate) fn pointer(&self, range: PoolRange) -> *mut libc::c_void {
         assert!(range.at <= self.len && range.len <= self.len - range.at, "outside the pool");
         // SAFETY: just checked.
         unsafe { self.start.add(range.at) }.as_ptr().cast()

@@ -3,8 +3,8 @@
 //! A mapping at an address of the kernel's choice may fill a hole that the program has made with
 //! `munmap`. A program that is alone may map or unmap there again at any time: to it the hole is
 //! empty. So address space is reserved before the program runs, and the pager's mappings are placed
-//! in it, except rings of io_uring, for which Linux 6.5 and later take no address. Where there is none
-//! (limits, other processes than programs), the kernel chooses.
+//! in it. Where there is none (limits, other processes than programs), the kernel chooses. Rings of
+//! io_uring, for which Linux 6.5 and later take no address, are placed by [`OF_RINGS`].
 //!
 //! Contract: a range that [`take`] has returned is the caller's until it gives it back.
 #![allow(unsafe_code)]
@@ -18,6 +18,13 @@ use rustix::mm::MapFlags;
 
 /// Virtual, and without access: it takes no memory. Each generation of forks takes more of it.
 const LEN: usize = 1 << 40;
+
+/// A flag of `mmap`: the kernel chooses from the second GiB (`MAP_32BIT`), in which programs have no
+/// holes, unless they ask for this range themselves.
+#[cfg(target_arch = "x86_64")]
+pub const OF_RINGS: i32 = libc::MAP_32BIT;
+#[cfg(not(target_arch = "x86_64"))]
+pub const OF_RINGS: i32 = 0;
 
 static START: AtomicUsize = AtomicUsize::new(0);
 /// Up to here ranges have been taken.

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use hiroma_far::config::{Allocation, Config, ReplacementKind, StoreSpec};
+use hiroma_far::config::{Allocation, Config, ReplacementKind, StoreSpec, TransportChoice};
 use hiroma_memload::ballast::Ballast;
 use hiroma_memload::content;
 use hiroma_units::Bytes;
@@ -286,6 +286,9 @@ impl<'a> Runner<'a> {
             &stores.join(","),
             "--allocation",
             allocation,
+            // The servers are here, and what is measured is TCP.
+            "--transport",
+            "tcp",
         ]);
         command.args([
             "--block",
@@ -429,6 +432,7 @@ fn config(ours: &Ours, local: u64, stores: Vec<StoreSpec>) -> Config {
         prefetch: ours.prefetch,
         scheme: ours.scheme,
         seal: ours.seal,
+        transport: TransportChoice::Tcp,
         ..Config::default()
     }
 }

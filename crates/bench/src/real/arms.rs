@@ -186,10 +186,12 @@ impl Place {
             }
             Arm::NoDisk => option("--store", "compressed".to_owned()),
             Arm::File => option("--store", "file:/var/tmp".to_owned()),
-            Arm::Tcp => option(
-                "--store",
-                format!("tcp://{}", self.server.as_ref().map_or("", |(server, _)| &server.address)),
-            ),
+            Arm::Tcp => {
+                let server = self.server.as_ref().map_or("", |(server, _)| &server.address);
+                option("--store", format!("tcp://{server}"));
+                // The server is here, and what is measured is TCP.
+                option("--transport", "tcp".to_owned());
+            }
             _ => {}
         }
         if let Arm::Block(Some(at)) = self.arm {

@@ -64,6 +64,8 @@ static int block(const hps_range *range, uint64_t deadline_ns, void *context)
 	(void)range;
 	(void)deadline_ns;
 	(void)context;
+	puts("blocks");
+	fflush(stdout);
 	return read(0, &byte, 1) == 1 ? HPS_DONE : -1;
 }
 

@@ -39,7 +39,7 @@ const SHARES_INTERVAL_NS: u64 = 500_000_000;
 /// A chosen process that cannot be managed, or whose managing has stopped by itself, is tried again after this time.
 pub(super) const RETRY_NS: u64 = 600_000_000_000;
 /// A call of a function of a program that takes longer is reported: the limit for it is 0.5 ms.
-const CALL_NS_MAX: u64 = 100_000_000;
+pub const CALL_NS_MAX: u64 = 100_000_000;
 
 /// Receives the messages for the administrator.
 pub type Log = Box<dyn FnMut(&str)>;

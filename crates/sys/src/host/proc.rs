@@ -19,6 +19,11 @@ pub const RESIDENT: usize = 24;
 /// The processor on which it last ran.
 pub const CPU: usize = 39;
 
+/// Length of a clock tick in ns.
+pub fn tick_ns() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
 /// The text for process `pid`; none if it has ended.
 pub fn stat(pid: u32) -> Option<String> {
     fs::read_to_string(format!("/proc/{pid}/stat")).ok()

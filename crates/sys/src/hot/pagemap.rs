@@ -181,6 +181,43 @@ impl Pagemap {
         self.ranges_with(IS_PRESENT | IS_SWAPPED, Pagemap::used, first, end, out)
     }
 
+    /// Appends the ranges of `first..end` in which the process has any page, with those pages; see
+    /// [`Pagemap::used`]. What is empty is skipped. Fails with `ENOTTY` before Linux 6.7.
+    pub fn used_ranges(
+        &self,
+        first: u64,
+        end: u64,
+        out: &mut Vec<(u64, PageBits)>,
+    ) -> io::Result<()> {
+        let end = end * EXTENT as u64;
+        let mut at = first * EXTENT as u64;
+        while at < end {
+            let mut found = [PageRegion::default(); REGIONS];
+            let mut argument = ScanArgument {
+                start: at,
+                end,
+                category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+                return_mask: IS_PRESENT | IS_SWAPPED,
+                ..ScanArgument::default()
+            };
+            let regions = self.scan(&mut argument, &mut found)?;
+            for region in &found[..regions] {
+                let pages = region.start / PAGE as u64..region.end / PAGE as u64;
+                for page in pages {
+                    let range = page / PAGES_PER_EXTENT as u64;
+                    if out.last().is_none_or(|last| last.0 != range) {
+                        out.push((range, PageBits::default()));
+                    }
+                    let bits = &mut out.last_mut().expect("pushed").1;
+                    bits[page as usize % PAGES_PER_EXTENT / 64] |= 1 << (page % 64);
+                }
+            }
+            // A scan that ends at its start would never end.
+            at = argument.walk_end.max(at + PAGE as u64);
+        }
+        Ok(())
+    }
+
     fn ranges_with(
         &self,
         categories: u64,
