@@ -128,6 +128,8 @@ lint() {
 	single "lock file of the fuzzers" locked fuzz/Cargo.toml
 	single "format" "$cargo" fmt --all --check
 	single "clippy" "$cargo" clippy -q --workspace --all-targets -- -D warnings
+	# As the fuzzers build it: with the model, without what is only there for tests.
+	single "model without tests" "$cargo" check -q --lib -p hiroma-far --features model
 	if "$cargo" deny --version >/dev/null 2>&1; then
 		single "licences, bans and sources of dependencies" "$cargo" deny --log-level error check licenses bans sources
 		# The database of advisories comes from the network.
