@@ -161,13 +161,13 @@ impl Core {
         let region = self.region_of(self.arena.base() + extent * EXTENT);
         let beside = [extent.saturating_sub(1), (extent + 1).min(self.extents.len() - 1)];
         let is_beside = beside.iter().any(|&beside| !self.extents[beside].is_away());
-        let is_short = self.is_short_of_room(extent);
+        let begins_small = self.begins_small(extent);
         let is_packed = self.is_packed(BlockId::new(page, 0));
         let history = &mut self.extents[extent].history;
         let region = self.regions.entry(region).or_default();
         let wanted = match (self.fixed, fresh) {
             (Some(_), _) => Mode::Huge,
-            (None, true) if is_short || !stream => Mode::Small,
+            (None, true) if begins_small || !stream => Mode::Small,
             (None, true) => self.granularity.on_fresh_fault(history, region, stream).into(),
             (None, false) if is_packed => self.granularity.on_near_fault(history, stream).into(),
             (None, false) => {
@@ -189,15 +189,13 @@ impl Core {
         Some(mode)
     }
 
-    /// Whether a fresh extent would take more than half of the room. Its first touches then map
-    /// clusters or small runs: most of it may stay unused for long, and others would have to leave.
-    fn is_short_of_room(&self, _extent: usize) -> bool {
+    /// Whether a fresh extent is touched in small blocks even by a stream: in a model, which has
+    /// little room and is to see both.
+    fn begins_small(&self, _extent: usize) -> bool {
         #[cfg(any(test, feature = "model"))]
-        if self.room_of_test.is_some() {
-            // A model has little room; it is to see both.
-            return _extent % 2 == 1;
-        }
-        self.local() + 4 * EXTENT + self.reserve_target() > self.room() / 2
+        return self.room_of_test.is_some() && _extent % 2 == 1;
+        #[cfg(not(any(test, feature = "model")))]
+        false
     }
 
     /// A fault on memory that is resident according to the state: another thread's fault mapped it
