@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use hiroma_policy::PageBits;
 use hiroma_sys::uffd::Message;
 use hiroma_sys::vm;
-use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE};
+use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
 
 use crate::canary;
 use crate::core::{Core, Phase};
-use crate::extent::{Copy, Mode, flag};
+use crate::extent::{Copy, flag};
 use crate::fatal;
 use crate::live::Path;
 use crate::mover::TakeOut;
@@ -30,6 +31,19 @@ pub enum By {
 /// At least this many resident small blocks in a row are taken out in one call.
 const EVACUATED_RUN_MIN: usize = 4;
 
+/// The first set bit of `from..to`.
+fn next_used(bits: &PageBits, from: usize, to: usize) -> Option<usize> {
+    let mut at = from;
+    while at < to {
+        let rest = bits[at / 64] >> (at % 64);
+        if rest != 0 {
+            return Some(at + rest.trailing_zeros() as usize).filter(|&at| at < to);
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    None
+}
+
 /// How long to wait for the kernel to drop pages whose event was read: 10 ms.
 const DROPPING_NAP: Duration = Duration::from_micros(50);
 const DROPPING_NAPS_MAX: u32 = 200;
@@ -48,7 +62,9 @@ impl Core {
             let extent_start = base + extent * EXTENT;
             let upto = end.min(extent_start + EXTENT);
             let is_whole = at == extent_start && upto == extent_start + EXTENT;
-            if is_whole && by != By::Kernel && self.extents[extent].is_unused() {
+            // Parts that others discard are noted, though nothing is there.
+            let is_noted = by == By::Kernel || by == By::Unmapped && !is_whole;
+            if !is_noted && self.extents[extent].is_empty() && self.overlay.is_empty() {
                 // Reservations are far larger than what is used of them.
                 let used = base + self.extents.next_written(extent + 1) * EXTENT;
                 at = used.min(end / EXTENT * EXTENT).max(upto);
@@ -87,6 +103,7 @@ impl Core {
         if by == By::Kernel {
             self.expect_kernel(extent, addr, addr + EXTENT);
         }
+        let used = self.extents[extent].used_sectors();
         if self.extents[extent].has(flag::RESIDENT) {
             match by {
                 By::Us => self.evacuate(whole, to_zero),
@@ -99,7 +116,8 @@ impl Core {
             self.evacuate_runs(extent, 0, self.sectors());
         }
         let mut at = 0;
-        while let Some(piece) = self.next_small(extent, &mut at) {
+        while let Some(sector) = next_used(&used, at, self.sectors()) {
+            let piece = self.small_at(extent, sector);
             if self.is_resident(piece) {
                 match by {
                     By::Us => self.evacuate(piece, to_zero),
@@ -112,6 +130,7 @@ impl Core {
                 (first..first + count)
                     .for_each(|sector| self.set_copy(whole, sector, Copy::None, freed));
             }
+            at = first + count;
         }
         if !self.overlay.is_empty() {
             self.overlay.retain(|block, _| block.extent_no() != whole.extent_no());
@@ -153,11 +172,16 @@ impl Core {
         let sector_bytes = self.sector_bytes();
         let whole = BlockId::extent(ExtentNo(extent as u32));
         let huge_framed = self.blocks.contains_key(&whole);
+        let used = if self.overlay.is_empty() {
+            self.extents[extent].used_sectors()
+        } else {
+            [u64::MAX; PAGES_PER_EXTENT / 64]
+        };
         if by == By::Us {
             self.evacuate_runs(extent, from.div_ceil(sector_bytes), to / sector_bytes);
         }
-        let (mut sector, end) = (from / sector_bytes, to.div_ceil(sector_bytes));
-        while sector < end {
+        let (mut at, end) = (from / sector_bytes, to.div_ceil(sector_bytes));
+        while let Some(sector) = next_used(&used, at, end) {
             let piece = self.small_at(extent, sector);
             let (first, count) = self.sector_range(piece);
             let (start, stop) = (first * sector_bytes, (first + count) * sector_bytes);
@@ -190,7 +214,7 @@ impl Core {
                     }
                 }
             }
-            sector = first + count;
+            at = first + count;
         }
         self.settle(extent);
     }
@@ -282,7 +306,7 @@ impl Core {
     /// one call. Some may be left, for `evacuate`.
     fn evacuate_runs(&mut self, extent: usize, from: usize, to: usize) {
         let mut first = from;
-        while self.extents[extent].mode == Mode::Small && first < to {
+        while self.extents[extent].resident_sectors > 0 && first < to {
             let count = self.count_resident(extent, first, to);
             if count >= EVACUATED_RUN_MIN {
                 self.evacuate_run(extent, first, count);
@@ -501,6 +525,7 @@ impl Core {
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use hiroma_policy::PageBits;
     use hiroma_sys::uffd::Message;
     use hiroma_sys::vm::{self, Advise};
     use hiroma_units::{EXTENT, PAGE};

@@ -153,6 +153,20 @@ impl Copies {
         *self = Copies::Each { places: places.into(), sums: sums.into() };
     }
 
+    /// Sets the bits of the sectors that have copies.
+    fn mark(&self, bits: &mut PageBits) {
+        match self {
+            Copies::Few(entries) => entries.iter().for_each(|entry| {
+                bits[entry.sector as usize / 64] |= 1 << (entry.sector % 64);
+            }),
+            Copies::Each { places, .. } => {
+                let stored = places.iter().enumerate().filter(|(_, place)| **place != NOWHERE);
+                stored.for_each(|(sector, _)| bits[sector / 64] |= 1 << (sector % 64));
+            }
+            Copies::Run { .. } => *bits = [u64::MAX; PAGES_PER_EXTENT / 64],
+        }
+    }
+
     fn is_empty(&self) -> bool {
         match self {
             Copies::Few(entries) => entries.is_empty(),
@@ -193,10 +207,25 @@ impl Extent {
         self.flags = if on { self.flags | flag } else { self.flags & !flag };
     }
 
-    /// Whether nothing of it is anywhere, and nothing is known of it.
+    /// Whether nothing of it is anywhere: all of it reads as zeros.
+    pub fn is_empty(&self) -> bool {
+        self.detail.is_none() && self.mode == Mode::Away && self.is_away()
+    }
+
+    /// Whether it is empty, and nothing else is known of it.
     pub fn is_unused(&self) -> bool {
-        let counts = [self.in_frames, self.resident_sectors];
-        self.detail.is_none() && self.mode == Mode::Away && self.flags == 0 && counts == [0; 2]
+        self.is_empty() && self.flags == 0
+    }
+
+    /// The sectors of which anything is anywhere: a bit each, and perhaps some more.
+    pub fn used_sectors(&self) -> PageBits {
+        if self.has(flag::RESIDENT) || self.in_frames > 0 {
+            return [u64::MAX; PAGES_PER_EXTENT / 64];
+        }
+        let Some(detail) = &self.detail else { return PageBits::default() };
+        let mut used = detail.resident;
+        detail.copies.mark(&mut used);
+        used
     }
 
     /// Whether nothing of it is local.

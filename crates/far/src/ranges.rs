@@ -9,7 +9,7 @@ use crate::addresses::IntervalSet;
 use crate::core::Core;
 use crate::discard::By;
 use crate::error::PagerError;
-use crate::extent::{Mode, flag};
+use crate::extent::{Extent, Mode, flag};
 use crate::pager::{Advice, PROT_RW};
 
 impl Core {
@@ -124,7 +124,8 @@ impl Core {
             let base = self.arena.base();
             self.extents.for_each_written(
                 (from - base) / EXTENT..(to - base) / EXTENT,
-                |_, entry| {
+                |_, entry| entry.has(flag::MIXED) || entry.history != Default::default(),
+                |entry| {
                     entry.set(flag::MIXED, false);
                     entry.history = Default::default();
                 },
@@ -174,15 +175,14 @@ impl Core {
         let base = self.arena.base();
         let (special, foreign) = (&self.addresses.special, &self.addresses.foreign);
         let extents = (start - base) / EXTENT..(end - base).div_ceil(EXTENT);
-        self.extents.for_each_written(extents, |extent, entry| {
+        let is_plain_again = |extent: usize, entry: &Extent| {
             let from = base + extent * EXTENT;
-            if entry.has(flag::MIXED)
+            entry.has(flag::MIXED)
                 && !special.touches(from, from + EXTENT)
                 && !foreign.touches(from, from + EXTENT)
-            {
-                entry.set(flag::MIXED, false);
-            }
-        });
+        };
+        self.extents
+            .for_each_written(extents, is_plain_again, |entry| entry.set(flag::MIXED, false));
     }
 
     pub(crate) fn advise(&mut self, start: usize, end: usize, advice: Advice) {

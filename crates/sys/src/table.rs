@@ -58,12 +58,25 @@ impl<T: FromZeros> LazyTable<T> {
         entry.map_or(self.count, |entry| entry.max(index).min(self.count))
     }
 
-    /// Calls `change` for those entries of a range that may have been written.
-    pub fn for_each_written(&mut self, range: Range<usize>, mut change: impl FnMut(usize, &mut T)) {
+    /// Calls `change` for those entries of a range that may have been written and that `needs` is
+    /// true of.
+    pub fn for_each_written(
+        &mut self,
+        range: Range<usize>,
+        needs: impl Fn(usize, &T) -> bool,
+        mut change: impl FnMut(&mut T),
+    ) {
         let mut index = self.next_written(range.start);
         while index < range.end {
-            change(index, &mut self[index]);
-            index = self.next_written(index + 1);
+            // One look at the bits for all entries that begin in this page.
+            let page_end = (index * size_of::<T>() / PAGE + 1) * PAGE;
+            let end = page_end.div_ceil(size_of::<T>()).min(range.end);
+            for index in index..end {
+                if needs(index, &self[index]) {
+                    change(&mut self[index]);
+                }
+            }
+            index = self.next_written(end);
         }
     }
 
