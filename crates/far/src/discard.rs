@@ -525,7 +525,6 @@ impl Core {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use hiroma_policy::PageBits;
     use hiroma_sys::uffd::Message;
     use hiroma_sys::vm::{self, Advise};
     use hiroma_units::{EXTENT, PAGE};
