@@ -174,9 +174,10 @@ impl Place {
         if !self.arm.is_ours() {
             return Ok(Vec::new());
         }
-        let this = hiroma_word()?;
+        let (this, limit) = (hiroma_word()?, self.limit.to_string());
+        // Of all processes together, like the limit of a control group.
         let mut front: Vec<String> =
-            [&this, "run", "--quiet", "--local", &self.limit.to_string(), "--stats", stats]
+            [&this, "run", "--quiet", "--local", &limit, "--total", &limit, "--stats", stats]
                 .map(str::to_owned)
                 .into();
         let mut option = |name: &str, value: String| front.extend([name.to_owned(), value]);
