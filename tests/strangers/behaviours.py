@@ -379,6 +379,8 @@ CASES = [
     compiled("stops", "stops.c"),
     compiled("groupstops", "groupstops.c"),
     compiled("latechildren", "latechildren.c"),
+    compiled("landlock", "landlock.c"),
+    compiled("landlock-early", "landlock.c", "early"),
     compiled("alarms", "alarms.c"),
     compiled("ignored", "ignored.c"),
     compiled("jumps", "jumps.c"),

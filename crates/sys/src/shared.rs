@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 use rustix::thread::futex::{self, Flags, Timespec};
 
 use crate::territory;
@@ -61,6 +61,16 @@ impl SharedWords {
                 0,
             )?
         };
+        SharedWords::wrap(start.cast(), count)
+    }
+
+    /// `count` words, all zero, that this process shares with those that are forked from it.
+    pub fn inherited(count: usize) -> io::Result<SharedWords> {
+        let (place, fixed) = territory::place(count * 8);
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `map`.
+        let start =
+            unsafe { mmap_anonymous(place, count * 8, protection, MapFlags::SHARED | fixed)? };
         SharedWords::wrap(start.cast(), count)
     }
 

@@ -7,19 +7,22 @@
 //! reuse.
 //!
 //! Forks: the child continues to read the parent's file, in which no content from before the fork
-//! changes until the parent's guard is dropped, and creates a file of its own for its writes.
+//! changes until the parent's guard is dropped, and creates a file of its own for its writes. Where
+//! it cannot (Landlock, a directory that was removed), it writes to a part of the parent's that
+//! nobody else uses. That is returned to the file system when the last of them has ended.
 
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use hiroma_sys::frame::FrameBuf;
 use hiroma_sys::scratch;
+use hiroma_sys::shared::SharedWords;
 use hiroma_sys::uring::{Direction, Finished, Piece};
 use hiroma_units::{Bytes, Loc};
 use rustix::fs::{fstatvfs, ftruncate};
@@ -27,7 +30,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::clerk::Clerk;
 use super::file_io::{self, Mover, Pool};
-use super::space::{ChunkNo, FreezeId, Space, chunk_of, runs};
+use super::space::{CHUNK_BYTES, ChunkNo, FreezeId, Space, chunk_of, runs};
 use super::{Channel, Completion, ForkGuard, Purpose, Store, StoreError, StoreUsage, Token};
 
 mod blocks;
@@ -48,12 +51,17 @@ struct Shared {
     clerk: Mutex<Option<Arc<Clerk>>>,
     /// The file system can reserve blocks.
     can_reserve: AtomicBool,
+    /// The processes that write to a part of another's file, ever: in one word of all that come of
+    /// a fork, so that no two have the same part.
+    parts: Arc<SharedWords>,
+    /// Bytes of a part.
+    part_bytes: u64,
 }
 
 struct Books {
     space: Space,
     /// The last one is the file of this process, the others are those of its ancestors.
-    files: Vec<Arc<File>>,
+    files: Vec<Part>,
     chunks: Vec<ChunkHome>,
     /// Empty chunks of our own file that still have their blocks.
     warm: BTreeSet<u32>,
@@ -61,6 +69,14 @@ struct Books {
     no_blocks: Option<Instant>,
     /// When the file system last had no space for a write that had begun.
     no_space: Option<Instant>,
+}
+
+/// The part of a file that one process writes to: all of it from `base` on, or what is before the
+/// next process's.
+#[derive(Clone)]
+struct Part {
+    file: Arc<File>,
+    base: u64,
 }
 
 /// The location of a chunk.
@@ -122,9 +138,12 @@ impl FileStore {
                 "no file can be made there ({error}): name a directory that you may write to"
             ))
         })?;
+        let parts = SharedWords::inherited(1)
+            .map_err(|error| config(format!("no memory for its books ({error})")))?;
+        let part_bytes = space.limit_bytes().next_multiple_of(CHUNK_BYTES as u64);
         let books = Books {
             space,
-            files: vec![Arc::new(file)],
+            files: vec![Part { file: Arc::new(file), base: 0 }],
             chunks: Vec::new(),
             warm: BTreeSet::new(),
             no_blocks: None,
@@ -139,6 +158,8 @@ impl FileStore {
             pool: Mutex::new(None),
             clerk: Mutex::new(None),
             can_reserve: AtomicBool::new(true),
+            parts: Arc::new(parts),
+            part_bytes,
         };
         Ok(FileStore { shared: Arc::new(shared) })
     }
@@ -204,7 +225,7 @@ impl Store for FileStore {
 
     fn descriptors(&self) -> Vec<RawFd> {
         let files =
-            self.shared.books().files.iter().map(|file| file.as_raw_fd()).collect::<Vec<_>>();
+            self.shared.books().files.iter().map(|part| part.file.as_raw_fd()).collect::<Vec<_>>();
         std::iter::once(self.shared.dir.as_raw_fd()).chain(files).collect()
     }
 
@@ -236,9 +257,14 @@ impl ForkGuard for Frozen {
         // The parent's chunks are not for us to write to, but they count in a limited file too.
         let allowed = file_bytes_max();
         books.space.seal_within(allowed);
-        let file = create(&self.shared.dir, books.space.limit_bytes().min(allowed))
-            .map_err(|error| self.shared.io("making a file for a child process", &error))?;
-        books.files.push(Arc::new(file));
+        let own = match create(&self.shared.dir, books.space.limit_bytes().min(allowed)) {
+            Ok(file) => Part { file: Arc::new(file), base: 0 },
+            Err(error) => self
+                .shared
+                .part_of_parents(&books, allowed)
+                .ok_or_else(|| self.shared.io("making a file for a child process", &error))?,
+        };
+        books.files.push(own);
         for chunk in std::mem::take(&mut books.warm) {
             books.chunks[chunk as usize] = ChunkHome::default();
         }
@@ -266,8 +292,8 @@ impl Books {
             while left > 0 {
                 let sectors = left.min(per_chunk - first % per_chunk);
                 let home = self.chunks[first / per_chunk];
-                let file = &self.files[usize::from(home.file) - 1];
-                let (offset, len) = ((first * sector_bytes) as u64, sectors * sector_bytes);
+                let Part { file, base } = &self.files[usize::from(home.file) - 1];
+                let (offset, len) = (base + (first * sector_bytes) as u64, sectors * sector_bytes);
                 match out.last_mut() {
                     Some(last)
                         if Arc::ptr_eq(&last.file, file)
@@ -313,6 +339,15 @@ impl Books {
 impl Shared {
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A part of the parent's file for a child that can make none, if files may be that long.
+    fn part_of_parents(&self, books: &Books, allowed: u64) -> Option<Part> {
+        let number = self.parts.words()[0].fetch_add(1, Ordering::Relaxed) + 1;
+        let base = number.checked_mul(self.part_bytes)?;
+        let end = base.checked_add(self.part_bytes)?;
+        let file = Arc::clone(&books.files.last()?.file);
+        (end <= allowed.min(i64::MAX as u64)).then_some(Part { file, base })
     }
 
     fn mover(&self, purpose: Purpose) -> io::Result<Mover> {

@@ -1,6 +1,5 @@
 //! Which sectors a write gets, and whether their blocks are reserved on disk before.
 
-use std::fs::File;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
@@ -10,7 +9,7 @@ use hiroma_units::Loc;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 
-use super::{Books, ChunkHome, Shared};
+use super::{Books, ChunkHome, Part, Shared};
 use crate::store::StoreError;
 use crate::store::space::{CHUNK_BYTES, ChunkNo, NoRoom};
 
@@ -105,14 +104,14 @@ impl Shared {
         bare: Vec<ChunkNo>,
         locs: &mut [Loc],
     ) -> Result<MutexGuard<'a, Books>, StoreError> {
-        let file = Arc::clone(books.files.last().expect("a file of our own"));
+        let own = books.files.last().expect("a file of our own").clone();
         drop(books);
         // Another thread may do the same for a chunk at the same time, which is harmless.
         let clerk = self.clerk().map_err(|error| self.io("starting a thread", &error))?;
         let results = clerk.ask(move || {
             let mut is_full = false;
             let one = |chunk| {
-                let result = if is_full { Reserved::Full } else { reserve(&file, chunk) };
+                let result = if is_full { Reserved::Full } else { reserve(&own, chunk) };
                 is_full |= result == Reserved::Full;
                 (chunk, result)
             };
@@ -175,10 +174,10 @@ impl Shared {
                 cold.push(chunk);
             }
         }
-        let file = Arc::clone(books.files.last().expect("a file of our own"));
+        let part = books.files.last().expect("a file of our own").clone();
         drop(books);
         let with = Arc::clone(shared);
-        let punch = move || with.punch(&file, &cold);
+        let punch = move || with.punch(&part, &cold);
         match shared.clerk() {
             Ok(clerk) => clerk.leave(punch),
             // No thread can be started: punching here would wait for this thread's own writes. The
@@ -188,14 +187,14 @@ impl Shared {
     }
 
     /// Gives the blocks of chunks back to the file system.
-    fn punch(&self, file: &File, cold: &[ChunkNo]) {
+    fn punch(&self, own: &Part, cold: &[ChunkNo]) {
         for neighbours in cold.chunk_by(|upper, lower| lower.0 + 1 == upper.0) {
             let (first, chunks) = (neighbours[neighbours.len() - 1], neighbours.len());
-            let (offset, len) =
-                (u64::from(first.0) * CHUNK_BYTES as u64, (chunks * CHUNK_BYTES) as u64);
+            let offset = own.base + u64::from(first.0) * CHUNK_BYTES as u64;
+            let len = (chunks * CHUNK_BYTES) as u64;
             // If the file system cannot do that, the blocks stay until they are reused.
             let _ = fallocate(
-                file,
+                &own.file,
                 FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
                 offset,
                 len,
@@ -210,10 +209,10 @@ impl Shared {
 }
 
 /// Reserves the blocks of a chunk.
-fn reserve(file: &File, chunk: ChunkNo) -> Reserved {
-    let offset = u64::from(chunk.0) * CHUNK_BYTES as u64;
+fn reserve(own: &Part, chunk: ChunkNo) -> Reserved {
+    let offset = own.base + u64::from(chunk.0) * CHUNK_BYTES as u64;
     loop {
-        match fallocate(file, FallocateFlags::KEEP_SIZE, offset, CHUNK_BYTES as u64) {
+        match fallocate(&own.file, FallocateFlags::KEEP_SIZE, offset, CHUNK_BYTES as u64) {
             Err(Errno::INTR) => {}
             Err(error) => return Reserved::failed_with(error),
             Ok(()) => return Reserved::Yes,

@@ -25,7 +25,7 @@ fn store(sector_bytes: usize, capacity_bytes: u64) -> FileStore {
 }
 
 fn blocks_bytes(store: &FileStore) -> u64 {
-    store.shared.books().files.last().unwrap().metadata().unwrap().blocks() * 512
+    store.shared.books().files.last().unwrap().file.metadata().unwrap().blocks() * 512
 }
 
 /// What fork does to a store: the same open files, and memory of its own.
@@ -48,8 +48,18 @@ fn forked(parent: &FileStore) -> FileStore {
         pool: Mutex::new(None),
         clerk: Mutex::new(None),
         can_reserve: AtomicBool::new(true),
+        parts: Arc::clone(&parent.shared.parts),
+        part_bytes: parent.shared.part_bytes,
     };
     FileStore { shared: Arc::new(shared) }
+}
+
+/// A child of a process with this store, as it is after its adoption.
+fn child_of(parent: &FileStore) -> FileStore {
+    let child = forked(parent);
+    let freeze = child.shared.books().space.freeze();
+    Frozen { shared: Arc::clone(&child.shared), freeze }.adopt().unwrap();
+    child
 }
 
 #[test]
@@ -413,6 +423,38 @@ fn write_that_found_no_space_makes_the_store_full_for_a_while() {
     assert!(write_now(&mut *channel, &content(3, 8192), 1).is_none());
     store.shared.books().no_space = Instant::now().checked_sub(Duration::from_secs(2));
     assert!(write_now(&mut *channel, &content(3, 8192), 1).is_some());
+}
+
+#[test]
+fn children_that_can_make_no_file_write_to_their_parents() {
+    let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+    let parent = FileStore::new(dir.path(), 8192, Some(64 << 20)).unwrap();
+    dir.close().unwrap();
+    let mut channel = parent.open(Purpose::Write).unwrap();
+    let before = write_now(&mut *channel, &content(1, 4 << 20), 512).unwrap();
+    let _guard = parent.prepare_fork().unwrap();
+    let first = child_of(&parent);
+    let others = [child_of(&parent), child_of(&first)];
+    let all = [&parent, &first, &others[0], &others[1]];
+    let written = all.iter().enumerate().map(|(number, store)| {
+        let mut channel = store.open(Purpose::Write).unwrap();
+        let own = content(10 + number as u64, 16 << 20);
+        (write_now(&mut *channel, &own, 2048).unwrap(), own)
+    });
+    let written: Vec<_> = written.collect();
+    let files = |store: &FileStore| store.shared.books().files.clone();
+    let bases = all.map(|store| files(store).last().unwrap().base);
+    assert!(bases.iter().all(|base| bases.iter().filter(|other| *other == base).count() == 1));
+    for (store, (locs, own)) in all.iter().zip(&written) {
+        let mut channel = store.open(Purpose::Read).unwrap();
+        assert!(read_now(&mut *channel, locs, 8192).unwrap() == *own);
+        assert!(read_now(&mut *channel, &before, 8192).unwrap() == content(1, 4 << 20));
+    }
+    // What a child frees is punched out of its own part.
+    first.free(&written[1].0);
+    first.shared.settle_clerk();
+    let mut channel = others[0].open(Purpose::Read).unwrap();
+    assert!(read_now(&mut *channel, &written[2].0, 8192).unwrap() == written[2].1);
 }
 
 /// Names this test to the process that runs it with limited files.
