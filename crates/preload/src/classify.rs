@@ -97,7 +97,9 @@ pub fn stays_local(call: &MapCall) -> Option<&'static str> {
     let holds_data = prot & PROT_WRITE != 0 && flags & MAP_ANONYMOUS != 0 && len >= COUNTED_MIN;
     match flags & MAP_TYPE {
         MAP_PRIVATE if holds_data && prot & libc::PROT_EXEC != 0 => Some("that may hold code"),
-        MAP_PRIVATE if holds_data && asks_for_low(call) => Some("that is to be below 4 GiB"),
+        MAP_PRIVATE if holds_data && (flags & MAP_32BIT != 0 || asks_for_low(call)) => {
+            Some("that is to be below 4 GiB")
+        }
         libc::MAP_SHARED if holds_data => Some("that its children share"),
         _ => None,
     }
@@ -348,6 +350,8 @@ mod tests {
         assert!(matches!(at(0x2000_0000, 1 << 20, PROT_NONE, ANON), MapPlan::Reserve { .. }));
         let call = MapCall { addr: 0x2000_0000, len: 1 << 20, prot: RW, flags: ANON };
         assert!(stays_local(&call).is_some());
+        let low = MapCall { addr: 0, flags: ANON | MAP_32BIT, ..call };
+        assert!(stays_local(&low).is_some());
     }
 
     #[test]
