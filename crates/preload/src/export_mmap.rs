@@ -253,7 +253,12 @@ pub fn do_mmap(
     };
     let arena = arena();
     if arena.is_empty() {
-        return kernel(addr, len, offset).inspect(remember);
+        let tell = |_: &usize| {
+            if runtime::phase() == Phase::Nursery && !scope::is_internal() {
+                tell_local(&call);
+            }
+        };
+        return kernel(addr, len, offset).inspect(tell).inspect(remember);
     }
     match classify::map(call, managed_min, &arena) {
         MapPlan::PassThrough => {
