@@ -71,14 +71,13 @@ impl Ours<'_> {
             self.flags[number * 512..number * 512 + 512].iter().all(|&flags| flags & FAR == 0);
         let is_local = |number: usize| self.extents.get(number).is_some_and(|e| e.mode.is_some());
         let is_beside = number > 0 && is_local(number - 1) || is_local(number + 1);
-        let is_short = self.local() + 4 * EXTENT + self.reserve_target() > self.room / 2;
         let extent = &mut self.extents[number];
         let history = &mut extent.history;
         let region = self.regions.entry(self.trace.regions[number]).or_default();
         let mode = match (self.options.fixed, fresh) {
             (Some(order), _) if order < 9 => Mode::Small,
             (Some(_), _) => Mode::Huge,
-            (None, true) if is_short || !stream => Mode::Small,
+            (None, true) if !stream => Mode::Small,
             (None, true) => self.granularity.on_fresh_fault(history, region, stream),
             (None, false) if self.options.near => self.granularity.on_near_fault(history, stream),
             (None, false) => self.granularity.on_far_fault(history, region, stream, is_beside),
