@@ -433,7 +433,8 @@ def few_copies(bench):
     want("TOO FEW" in table, f"as a column: {table}")
     stats = sweep.ends_right()
     missing = stats["copies_missing_bytes_max"]
-    want(32 * MIB < missing < 192 * MIB, f"at most {missing / MIB:.1f} MiB had too few copies")
+    # A full server takes nothing for a while: meanwhile all blocks may have been written anew.
+    want(32 * MIB < missing < 200 * MIB, f"at most {missing / MIB:.1f} MiB had too few copies")
     said_last = sweep.errors().splitlines()[-1]
     want("with too few copies" in said_last, f"the summary says so: {said_last}")
 
