@@ -141,6 +141,13 @@ fn tell_local(call: &MapCall) {
     }
 }
 
+/// The same before there is a pager: a process all of whose memory stays local never has one.
+fn tell_early(call: &MapCall) {
+    if runtime::phase() == Phase::Nursery && !scope::is_internal() {
+        tell_local(call);
+    }
+}
+
 /// Managed addresses are used up: reported once.
 fn tell_full() {
     static TOLD: AtomicBool = AtomicBool::new(false);
@@ -253,12 +260,7 @@ pub fn do_mmap(
     };
     let arena = arena();
     if arena.is_empty() {
-        let tell = |_: &usize| {
-            if runtime::phase() == Phase::Nursery && !scope::is_internal() {
-                tell_local(&call);
-            }
-        };
-        return kernel(addr, len, offset).inspect(tell).inspect(remember);
+        return kernel(addr, len, offset).inspect(|_| tell_early(&call)).inspect(remember);
     }
     match classify::map(call, managed_min, &arena) {
         MapPlan::PassThrough => {
