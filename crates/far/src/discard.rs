@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
-use hiroma_policy::PageBits;
 use hiroma_sys::uffd::Message;
 use hiroma_sys::vm;
-use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE, PAGES_PER_EXTENT};
+use hiroma_units::{BlockId, EXTENT, ExtentNo, Loc, PAGE};
 
 use crate::canary;
 use crate::core::{Core, Phase};
-use crate::extent::{Copy, flag};
+use crate::extent::{ALL_PAGES, Copy, flag, next_used};
 use crate::fatal;
 use crate::live::Path;
 use crate::mover::TakeOut;
@@ -30,19 +29,6 @@ pub enum By {
 
 /// At least this many resident small blocks in a row are taken out in one call.
 const EVACUATED_RUN_MIN: usize = 4;
-
-/// The first set bit of `from..to`.
-fn next_used(bits: &PageBits, from: usize, to: usize) -> Option<usize> {
-    let mut at = from;
-    while at < to {
-        let rest = bits[at / 64] >> (at % 64);
-        if rest != 0 {
-            return Some(at + rest.trailing_zeros() as usize).filter(|&at| at < to);
-        }
-        at = (at / 64 + 1) * 64;
-    }
-    None
-}
 
 /// How long to wait for the kernel to drop pages whose event was read: 10 ms.
 const DROPPING_NAP: Duration = Duration::from_micros(50);
@@ -172,11 +158,8 @@ impl Core {
         let sector_bytes = self.sector_bytes();
         let whole = BlockId::extent(ExtentNo(extent as u32));
         let huge_framed = self.blocks.contains_key(&whole);
-        let used = if self.overlay.is_empty() {
-            self.extents[extent].used_sectors()
-        } else {
-            [u64::MAX; PAGES_PER_EXTENT / 64]
-        };
+        let used =
+            if self.overlay.is_empty() { self.extents[extent].used_sectors() } else { ALL_PAGES };
         if by == By::Us {
             self.evacuate_runs(extent, from.div_ceil(sector_bytes), to / sector_bytes);
         }

@@ -163,7 +163,7 @@ impl Copies {
                 let stored = places.iter().enumerate().filter(|(_, place)| **place != NOWHERE);
                 stored.for_each(|(sector, _)| bits[sector / 64] |= 1 << (sector % 64));
             }
-            Copies::Run { .. } => *bits = [u64::MAX; PAGES_PER_EXTENT / 64],
+            Copies::Run { .. } => *bits = ALL_PAGES,
         }
     }
 
@@ -198,6 +198,22 @@ pub enum Copy {
     Stored { loc: Loc, sum: u64 },
 }
 
+/// The bits of all pages of an extent.
+pub const ALL_PAGES: PageBits = [u64::MAX; PAGES_PER_EXTENT / 64];
+
+/// The first of `from..to` whose bit is set.
+pub fn next_used(bits: &PageBits, from: usize, to: usize) -> Option<usize> {
+    let mut at = from;
+    while at < to {
+        let rest = bits[at / 64] >> (at % 64);
+        if rest != 0 {
+            return Some(at + rest.trailing_zeros() as usize).filter(|&at| at < to);
+        }
+        at = (at / 64 + 1) * 64;
+    }
+    None
+}
+
 impl Extent {
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
@@ -220,7 +236,7 @@ impl Extent {
     /// The sectors of which anything is anywhere: a bit each, and perhaps some more.
     pub fn used_sectors(&self) -> PageBits {
         if self.has(flag::RESIDENT) || self.in_frames > 0 {
-            return [u64::MAX; PAGES_PER_EXTENT / 64];
+            return ALL_PAGES;
         }
         let Some(detail) = &self.detail else { return PageBits::default() };
         let mut used = detail.resident;
@@ -279,7 +295,7 @@ impl Extent {
     /// The pages that are mapped into the program. A sector has 2^`order` pages.
     pub fn resident_pages(&self, order: u8) -> PageBits {
         if self.has(flag::RESIDENT) {
-            return [u64::MAX; PAGES_PER_EXTENT / 64];
+            return ALL_PAGES;
         }
         let Some(detail) = self.detail.as_ref().filter(|_| self.resident_sectors > 0) else {
             return PageBits::default();

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hiroma_policy::Origin;
-use hiroma_policy::PageBits;
+use hiroma_policy::{Origin, PageBits};
 use hiroma_sys::lock::Lock;
 use hiroma_sys::uffd::{self, Message, Watch};
 use hiroma_sys::vm::{self, Advise};
